@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from tests.fakes.coroutines import at_once
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
@@ -39,13 +40,13 @@ from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeRecon
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.controller.waiting_pods import WaitingPods
-from gputile.controlplane.event_loop import in_slices
+from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.objects import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 NODES, PODS, GANGS, LARGE, WAITING = 5_000, 50_000, 1_000, 2_000, 10_000
 ALL_UNITS = 8 * 15
@@ -86,8 +87,13 @@ class Bench:
         self.nodes, self.pods = nodes, pods
         self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self._plans = 0
-        self.planner = GangPlanner(self.view, self.new_plan)
-        self.keeper = GangWriter(self.view, self.planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
+        self.planner = GangPlanner(self.view.ledger.configuration, self.new_plan)
+        self.rounds = self.rounds_on(_Server())
+
+    def rounds_on(self, server: "_Server") -> Rounds:
+        """Return rounds of gangs whose writes that API server takes."""
+        writer = GangWriter(self.view, self.planner, server, lambda: True, lambda: None)
+        return Rounds(self.view, UpdateQueue(), Planners((self.planner, writer)), lambda: True, lambda: NOW)
 
     def new_plan(self) -> str:
         """Return the name of another plan."""
@@ -96,10 +102,10 @@ class Bench:
 
     async def list(self) -> None:
         """Take the lists that a service begins with, and make one round on them."""
-        await in_slices(self.view.node_event(Replaced(self.nodes)))
-        await in_slices(self.view.pod_event(Replaced(self.pods)))
+        await self.view.node_event(Replaced(self.nodes))
+        await self.view.pod_event(Replaced(self.pods))
         gc.freeze()  # as the controller does
-        await self.keeper.run_round()
+        await self.rounds.run_round()
 
 
 class _Server:
@@ -148,19 +154,19 @@ async def _lists(bench: Bench, meter: LoopMeter) -> None:
 async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
 
-    def news() -> Steps[None]:
+    def news() -> Iterator[WatchEvent[Pod]]:
         for pod in bench.pods[:1000]:
             ended = msgspec.structs.replace(pod.status, phase="Succeeded")
-            for event in (
-                Applied(_newer(pod)),
-                Applied(msgspec.structs.replace(_newer(pod), status=ended)),
-                Deleted(pod),
-            ):
-                yield from bench.view.pod_event(event)
-                yield
+            yield Applied(_newer(pod))
+            yield Applied(msgspec.structs.replace(_newer(pod), status=ended))
+            yield Deleted(pod)
+
+    async def hear() -> None:
+        async for event in taking_turns(news()):
+            await bench.view.pod_event(event)
 
     with meter.watching():
-        await _begun(lambda: in_slices(news()))
+        await _begun(hear)
 
 
 async def _node_events(bench: Bench, meter: LoopMeter) -> None:
@@ -170,8 +176,8 @@ async def _node_events(bench: Bench, meter: LoopMeter) -> None:
     cordoned = msgspec.structs.replace(cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True))
     with meter.watching():
         for event in (Applied(cordoned), Deleted(cordoned), Applied(bench.nodes[0])):
-            at_once(bench.view.node_event(event))
-            await _begun(bench.keeper.run_round)
+            await bench.view.node_event(event)
+            await _begun(bench.rounds.run_round)
 
 
 async def _one_large(bench: Bench, meter: LoopMeter) -> None:
@@ -196,11 +202,9 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     add_gang(bench, "large", LARGE, 1)
     known = {pod.metadata.name: pod for pod in bench.view.members.pods(GangName("bench", "large", False))}
-    bench.keeper = GangWriter(
-        bench.view, bench.planner, _ConflictingServer(known), lambda: True, lambda: NOW, UpdateQueue()
-    )
+    bench.rounds = bench.rounds_on(_ConflictingServer(known))
     with meter.watching():
-        await _begun(bench.keeper.run_round)
+        await _begun(bench.rounds.run_round)
 
 
 class _ConflictingServer(_Server):
@@ -219,7 +223,7 @@ class _ConflictingServer(_Server):
 async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
     """Each of its pods takes all GPUs of a node, and no node is empty."""
     await bench.list()
-    at_once(bench.view.budget_event(Replaced([])))
+    bench.view.budget_event(Replaced([]))
     add_gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
     await _rounds(bench, meter)
 
@@ -254,18 +258,21 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     )
     configuration = Configuration(autoscaling=AutoscalingConfiguration(enabled=True, node_types=kinds))
     bench.view = ClusterState(configuration)
-    bench.planner = GangPlanner(bench.view, bench.new_plan)
-    await in_slices(bench.view.node_event(Replaced(bench.nodes)))
-    await in_slices(bench.view.pod_event(Replaced(bench.pods)))
-    waiting, updates = WaitingPods(configuration, "gputile"), UpdateQueue()
-    planner = NodeRequestPlanner(bench.view, waiting, bench.planner, bench.new_plan)
-    requester = NodeRequester(planner, _Server(), lambda: True, lambda: NOW, updates)
+    bench.planner = GangPlanner(configuration, bench.new_plan)
+    await bench.view.node_event(Replaced(bench.nodes))
+    await bench.view.pod_event(Replaced(bench.pods))
+    waiting = WaitingPods(configuration, "gputile")
+    planner = NodeRequestPlanner(configuration, bench.planner, bench.new_plan)
+    planners = Planners(None, (planner, waiting, NodeRequester(planner, _Server(), waiting)))
+    rounds = Rounds(bench.view, UpdateQueue(), planners, lambda: True, lambda: NOW)
 
     async def ask() -> None:
-        assert (await requester.run_round()).events
+        requests = (await rounds.run_round()).requests
+        assert requests is not None
+        assert requests.events
 
     with meter.watching():
-        await _begun(lambda: in_slices(waiting.pod_event(Replaced([_refused(n) for n in range(WAITING)]))))
+        await _begun(lambda: waiting.pod_event(Replaced([_refused(n) for n in range(WAITING)])))
         await _begun(ask)
 
 
@@ -297,8 +304,8 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     connection: Any = None  # nothing is sent
     settings = ControllerSettings("bench", "bench", "bench")
     controller = Controller(connection, bench.view.ledger.configuration, settings)
-    await in_slices(controller.cluster_state.node_event(Replaced(bench.nodes)))
-    await in_slices(controller.cluster_state.pod_event(Replaced(bench.pods)))
+    await controller.cluster_state.node_event(Replaced(bench.nodes))
+    await controller.cluster_state.pod_event(Replaced(bench.pods))
 
     async def read() -> None:
         answer = await controller.app(make_mocked_request("GET", "/metrics"))
@@ -313,7 +320,7 @@ async def _rounds(bench: Bench, meter: LoopMeter) -> None:
     """Plan and write; remove the gates; find that there is nothing to do."""
     with meter.watching():
         for _ in range(3):
-            await _begun(bench.keeper.run_round)
+            await _begun(bench.rounds.run_round)
 
 
 async def _begun(work: Callable[[], Awaitable[object]]) -> None:

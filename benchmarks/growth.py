@@ -148,7 +148,7 @@ def _controller(nodes: int) -> Mapping[str, float]:
         gangs = []
         for number in range(_TIMES):
             add_gang(bench, f"gang-{number}", _GANG, 1)
-            gangs.append(await _cpu_seconds(bench.keeper.run_round))
+            gangs.append(await _cpu_seconds(bench.rounds.run_round))
         return {
             "controller: lists, and a first round": lists,
             "controller: a new leader looks at all nodes": lead,
@@ -166,7 +166,7 @@ def _gangs(nodes: int, sizes: Sequence[int]) -> Iterator[float]:
         bench = Bench(found, pods)
         await bench.list()
         add_gang(bench, "gang", size, 1)
-        return await _cpu_seconds(bench.keeper.run_round)
+        return await _cpu_seconds(bench.rounds.run_round)
 
     for size in sizes:
         with without_collector():

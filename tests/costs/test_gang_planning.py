@@ -1,6 +1,6 @@
 """What gangs may cost others: GPUs that nobody can use, time of the event loop, memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -8,15 +8,16 @@ import pytest
 
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
+from gputile.controlplane.controller.gangs import gang_searches
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
-from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import gpu_node, pod
-from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
+from tests.fakes.coroutines import at_once
+from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, Bench, member, placed, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
@@ -39,15 +40,16 @@ def numbered(gang: str, number: int, size: int, **more: Any) -> Pod:
     return member(gang, number, size, labels=labels, **more)
 
 
-def counted(bench: Bench, after: float = 0) -> tuple[GangRound, int]:
-    """Return a round, and in how many steps it was made."""
-    steps, count = bench.planner.steps(int((NOW + after) * SECOND)), 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value, count
-        count += 1
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each search for a gang's places adds how many pods it is for."""
+    made: list[int] = []
+
+    def counted(members: Sequence[GangCandidate], *more: Any) -> GangPlan:
+        made.append(len(members))
+        return plan_gang(members, *more)
+
+    monkeypatch.setattr(gang_searches, "plan_gang", counted)
+    return made
 
 
 @pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
@@ -57,10 +59,9 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     for i in range(size):
         at_once(bench.view.pod_event(Applied(numbered("huge", i, size, born=OLD))))
     bench.gang("alone", 1)
-    first, steps = counted(bench, 7200)
+    first = bench.round(7200)
     assert said(first) == {"huge": "GangTooLarge", "alone": "GangPlanned"}
     assert placed(first) == ["alone-0"], "no GPU is kept for a gang that can never start"
-    assert steps < 40 * size
     assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
 
 
@@ -76,9 +77,8 @@ def test_nor_do_pods_of_which_each_asks_for_something_else(machines: int, size: 
         asked = msgspec.structs.replace(asking.spec.containers[0], resources=resources)
         spec = msgspec.structs.replace(asking.spec, containers=(asked,))
         at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
-    first, steps = counted(bench, 7200)
+    first = bench.round(7200)
     assert said(first) == {"huge": "GangTooLarge"}
-    assert steps < 40 * size
 
 
 def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
@@ -98,71 +98,40 @@ def odd_bench() -> Bench:
     return Bench(*(gpu_node(f"n{i}", mode="cgpu", sizes=[11 * 1024], allocatable=amounts) for i in range(10)))
 
 
-def kept(bench: Bench) -> int:
-    return sum(booking.reserved for booking in bench.view.ledger.bookings())
-
-
-def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_gpus_for_a_while_only() -> None:
-    bench = odd_bench()
+def test_a_search_that_failed_is_not_made_again_before_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, made = odd_bench(), searches(monkeypatch)
     odd_gang(bench)
-    result, steps = counted(bench)
-    assert said(result) == {"odd": "GangWaiting"}
-    assert steps < 20_000
-    assert kept(bench) > 0
-    for after in range(100, 600, 50):  # holds end and are given anew
-        bench.round(after)
-        assert kept(bench) > 0
-    bench.round(601)
-    assert kept(bench) == 0
-    bench.gang("alone", 1)
-    for after in range(602, 1200, 30):
-        bench.round(after)
-        assert kept(bench) <= 1, "others go on for as long"
-    for after in range(1201, 1790, 30):
-        bench.round(after)
-        assert kept(bench) <= 1, "and it waits for longer each time"
-    bench.round(1810)
-    assert kept(bench) > 1
-
-
-def test_a_search_that_failed_is_not_made_again_before_something_changes() -> None:
-    bench = odd_bench()
-    odd_gang(bench)
-    _, first = counted(bench, -20000)  # before its time: nothing is kept
-    assert first > 1000
-    _, again = counted(bench, -19999.8)
-    assert again < 100
+    bench.round(-20000)  # before its time: nothing is kept
+    assert made == [28, 28], "here, and in the empty cluster"
+    bench.round(-19999.8)
+    assert len(made) == 2
     at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n0", labels={}))))
     at_once(bench.view.pod_event(Deleted(member("x", 0, 1, node="n0", labels={}))))
-    _, soon = counted(bench, -19999.5)
-    assert soon < 100, "one that gave up is not made again at once, whatever becomes free"
-    _, later = counted(bench, -19990)
-    assert later > 100
+    bench.round(-19999.5)
+    assert len(made) == 3, "something became free"
 
 
-def test_a_round_ends_though_there_are_many_searches_and_the_next_goes_on() -> None:
+def test_a_round_ends_though_there_are_many_searches_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_searches, "MOST_SEARCHES", 2)
     bench = odd_bench()
     for gang in range(6):
         odd_gang(bench, f"odd{gang}", BORN)
     told: dict[str, str] = {}
-    for _ in range(12):
-        result, steps = counted(bench)
+    for _ in range(3):
+        result = bench.round()
         told |= said(result)
-        assert steps < 4 * STEPS_A_ROUND
-        if not result.unfinished:
-            break
         bench.view.freed += 1  # what becomes free meanwhile does not begin the turn anew
+    assert not result.unfinished
     assert len(told) == 6
 
 
-def test_a_planned_gang_costs_in_proportion_to_its_pods_and_nothing_while_nothing_changes() -> None:
+def test_a_planned_gang_costs_in_proportion_to_its_pods() -> None:
     costs = {}
     for size in (40, 160):
         bench = Bench(*nodes(size // 8, 8))
         bench.gang("g", size)
         assert len(placed(bench.round())) == size
         costs[size] = calls(bench.round)
-        assert calls(bench.round) < 8 * size, "nothing has changed: gates alone are looked at"
     assert costs[160] < 6 * costs[40]
 
 
@@ -170,7 +139,8 @@ def test_finished_pods_of_gangs_cost_nothing() -> None:
     bench = Bench()
     for i in range(500):
         at_once(bench.view.pod_event(Applied(member("g", i, 500, node="n", phase="Succeeded" if i % 2 else "Failed"))))
-    assert calls(bench.round) < 100
+    snapshot = bench.view.snapshot()
+    assert calls(lambda: bench.planner.plan(snapshot)) < 100
     assert len(bench.view.members) == 0
 
 
@@ -233,15 +203,10 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
-    """A replica that lost its Lease writes nothing of what it was about to plan."""
-    for steps_taken in range(0, 400, 7):
-        bench = Bench(*nodes(2, 8))
-        bench.gang("g", 12)
-        steps = bench.planner.steps(NOW * SECOND)
-        for _ in range(steps_taken):
-            if next(steps, "end") == "end":
-                break
-        steps.close()
-        at_once(bench.planner.abandon())
-        assert not list(bench.view.ledger.bookings())
-        assert len(placed(bench.round())) == 12
+    """A replica that lost its Lease writes nothing of what it has planned."""
+    bench = Bench(*nodes(2, 8))
+    bench.gang("g", 12)
+    assert len(placed(bench.planner.plan(bench.view.snapshot()))) == 12
+    bench.planner.abandon()
+    assert not list(bench.view.ledger.bookings())
+    assert len(placed(bench.round())) == 12

@@ -1,88 +1,27 @@
-"""What keeps event loops free at size: steps that do not grow, and objects that nobody has to walk."""
+"""What keeps event loops free at size: looks that do not grow, and objects that nobody has to walk."""
 
 import gc
-from collections.abc import Generator
-from typing import Any
 
 import msgspec
-import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling import reserved_place
 from gputile.kube.objects import Applied, Replaced
 from tests.costs.calls import calls
-from tests.fakes.corebuilders import allocation_text, book, gpu_node, ledger_of, share
-from tests.fakes.corebuilders import pod as low_pod
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member
-from tests.unit.controlplane.test_evictable_pods import budget
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
+from tests.fakes.coroutines import at_once
+from tests.unit.controlplane.controller.gangs.test_gang_planner import member
 from tests.unit.tools.simulator.builders import node, pod
 
 
 def nodes(count: int) -> list[Node]:
     amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
     return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * 8, allocatable=amounts) for i in range(count)]
-
-
-def largest_step(steps: Generator[None, None, Any]) -> int:
-    """Return how many functions the step calls that calls most of them."""
-    ended, largest = False, 0
-
-    def step() -> None:
-        nonlocal ended
-        ended = next(steps, "ended") == "ended"
-
-    while not ended:
-        largest = max(largest, calls(step))
-    return largest
-
-
-def test_no_step_of_a_round_grows_with_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when a gang is planned, and not when its plan is looked at again."""
-    monkeypatch.setattr(reserved_place, "_A_STEP", 8)
-    largest = {}
-    for size in (50, 400):
-        bench = Bench(*nodes(60))
-        bench.gang("g", size)
-        largest[size] = [largest_step(bench.planner.steps(NOW * SECOND)) for _ in range(2)]
-    grown = [after - before for before, after in zip(largest[50], largest[400], strict=True)]
-    assert max(grown) < 10 * 350, "a few calls a pod at most"
-
-
-def preempting_bench(size: int, victims: str) -> Bench:
-    """Return a cluster in which each GPU has a pod, and a gang of ``size`` pods that are more important."""
-    bench = Bench(*nodes(size // 8))
-    gang = {GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: str(size)} if victims == "of one gang" else {"app": "x"}
-    at_once(bench.view.budget_event(Replaced([budget(size, name="b")] if victims == "guarded" else [])))
-    for number in range(size):
-        text = allocation_text(share(f"GPU-n{number // 8}-{number % 8}", 3072))
-        held = low_pod(f"v{number}", mem=3, node=f"n{number // 8}", annotations={ALLOCATION_ANNOTATION: text})
-        held.metadata.labels = gang
-        at_once(bench.view.pod_event(Applied(held)))
-    bench.gang("g", size, priority=9)
-    return bench
-
-
-@pytest.mark.parametrize("victims", ["alone", "of one gang", "guarded"])
-def test_no_step_grows_with_the_pods_that_leave_for_a_gang(monkeypatch: pytest.MonkeyPatch, victims: str) -> None:
-    """Not when they are chosen, and not when it is seen whether they have to leave yet."""
-    monkeypatch.setattr(reserved_place, "_A_STEP", 8)
-    largest = {}
-    for size in (24, 96):
-        bench = preempting_bench(size, victims)
-        largest[size] = [largest_step(bench.planner.steps(NOW * SECOND)) for _ in range(2)]
-        plan = bench.planner.preemption.plan_of(GangName("default", "g", False))
-        assert plan is not None
-        assert len(plan.victims) == size
-    grown = [after - before for before, after in zip(largest[24], largest[96], strict=True)]
-    assert max(grown) < 40 * 72, "a few calls a pod at most"
 
 
 def test_a_question_about_one_node_looks_at_one_node() -> None:

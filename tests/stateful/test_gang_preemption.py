@@ -17,12 +17,12 @@ from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Replaced
 from tests.conftest import examples
 from tests.fakes.corebuilders import pod
+from tests.fakes.coroutines import at_once
 from tests.stateful.gangmodel import annotated, held_units, units_of
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import SECOND, node
@@ -174,7 +174,7 @@ class World(PreemptingBench):
                 self.cluster.mute = not self.cluster.mute
             case "leader":
                 self.unknown |= self.in_part()
-                self.planner = GangPlanner(self.view, self.new_plan)
+                self.planner = GangPlanner(self.view.ledger.configuration, self.new_plan)
             case "jump":
                 self.unknown |= self.in_part()
                 self.now_s += 100.0 * number

@@ -14,7 +14,6 @@ What must hold, judged by the objects and by who has been told of them, not by t
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -25,11 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane import event_loop
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, Plans, Rounds
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
@@ -45,7 +44,6 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import Steps, at_once
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import BindTime, PodBinding, decide_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -53,6 +51,7 @@ from gputile.core.scheduling.reserved_place import reserved_place
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.conftest import examples
 from tests.fakes.corebuilders import request_of
+from tests.fakes.coroutines import at_once
 from tests.stateful.gangmodel import (
     GPU_UNITS,
     NAMES,
@@ -83,7 +82,7 @@ LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written w
 START_NS = 1_000_000_000 * SECOND
 FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "late", "cut off", "deposed", "crash")
 SOME_FATES: st.SearchStrategy[list[str]] = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
-# What comes while a round is planned and written, and after how many slices more of it.
+# What comes while a round is planned and written, and after how many looks more whether the controller may go on.
 MEANWHILE = ("Bindings", "Bindings", "events", "list", "deposed")
 NEWS: st.SearchStrategy[list[tuple[int, str]]] = st.just([]) | st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from(MEANWHILE)), min_size=1, max_size=3
@@ -134,21 +133,27 @@ class Meanwhile:
         self._machine = machine
         self._told = machine.server.told
         self._news = list(news)
-        self._slice_seconds = 0.0 if news else event_loop.SLICE_SECONDS
 
-    async def round(self, keeper: GangWriter) -> None:
+    async def round(self, rounds: Rounds) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
         taking = asyncio.create_task(self.updates.run())
         try:
-            with patch.object(event_loop, "SLICE_SECONDS", self._slice_seconds):
-                result = await keeper.run_round()
-                await self.updates.drained()
+            plans = await rounds.run_round()
+            await self.updates.drained()
         finally:
             taking.cancel()
-        assert not result.contradictions, result.contradictions
+        assert plans.gangs is None or not plans.gangs.contradictions, plans.gangs.contradictions
+
+    async def compute(self, plan: Callable[[], Plans]) -> Plans:
+        """Plan as the worker thread does; what comes meanwhile the controller hears before it writes."""
+        plans = plan()
+        for _ in range(10):
+            self.active()
+        await self.updates.drained()
+        return plans
 
     def active(self) -> bool:
-        """Return whether the controller may go on, which it asks after each slice and before each write."""
+        """Return whether the controller may go on, which it asks before each write."""
         while self._news and self._news[0][0] == 0:
             self._comes(self._news.pop(0)[1])
         if self._news:
@@ -165,21 +170,20 @@ class Meanwhile:
                 if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
                     machine.schedule(uid)
         if what != "deposed":
-            self.updates.put(self._list() if what == "list" else self._events())
+            self.updates.put(self._list if what == "list" else self._events)
 
-    def _events(self) -> Steps[None]:
+    async def _events(self) -> None:
         machine = self._machine
         for event in machine.server.log[machine.view_at :]:
-            yield from machine.view.pod_event(event)
+            await machine.view.pod_event(event)
             machine.view_at += 1
             self.heard.append(partial(self._told.hear, event))
-            yield
 
-    def _list(self) -> Steps[None]:
+    async def _list(self) -> None:
         machine = self._machine
         pods = dict(machine.server.pods)
         machine.view_at = len(machine.server.log)
-        yield from machine.view.pod_event(Replaced(list(pods.values())))
+        await machine.view.pod_event(Replaced(list(pods.values())))
         self.heard.append(partial(self._told.hear_list, pods))
 
 
@@ -213,7 +217,7 @@ class Gangs(RuleBasedStateMachine):
         self.view.tick(self.controller_ns)
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
-        self.planner = GangPlanner(self.view, self.new_plan)
+        self.planner = GangPlanner(CONFIGURATION, self.new_plan)
         self.groups_told: dict[str, int] | None = None
 
     @property
@@ -414,14 +418,14 @@ class Gangs(RuleBasedStateMachine):
     def the_controller_acts(self, fates: list[str], rounds: int, news: Sequence[tuple[int, str]] = ()) -> None:
         """It may lose its Lease between two writes, or die: nothing it was about to write is written then.
 
-        With ``news`` others get their turn after each step of a round; what the controller hears then it does not know
-        yet when it plans.
+        With ``news`` others get their turn while a round is planned and written; what the controller hears then it does
+        not know yet when it plans.
         """
         left, ended = iter(fates), ""
         meanwhile = Meanwhile(self, news)
-        keeper = GangWriter(
-            self.view, self.planner, self.server, meanwhile.active, lambda: self.controller_ns, meanwhile.updates
-        )
+        keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: None)
+        planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
+        acting = Rounds(self.view, meanwhile.updates, planners, meanwhile.active, now, meanwhile.compute)
 
         def fate() -> str:
             nonlocal ended
@@ -435,7 +439,7 @@ class Gangs(RuleBasedStateMachine):
         before, surprises = dict(self.server.told.pods), self.server.surprises
         try:
             for _ in range(rounds):
-                asyncio.run(meanwhile.round(keeper))
+                asyncio.run(meanwhile.round(acting))
                 self.server.a_round_is_over()
         except Crash:
             self.restart_controller()
@@ -452,7 +456,7 @@ class Gangs(RuleBasedStateMachine):
         """Of pods one by one; of PodGroups when it hears of everything."""
         if count == EVERYTHING and self.groups_told != self.server.groups:
             groups = [pod_group(name, min_member) for name, min_member in self.server.groups.items()]
-            at_once(self.view.group_event(Replaced(groups)))
+            self.view.group_event(Replaced(groups))
             self.groups_told = dict(self.server.groups)
         for event in self.server.log[self.view_at : self.view_at + count]:
             at_once(self.view.pod_event(event))
@@ -669,7 +673,7 @@ class Gangs(RuleBasedStateMachine):
 
         Nor where GPUs have been kept in vain for so long that nobody gets any for a while.
         """
-        if '"resting":true' in self.planner.account():
+        if self.planner.any_rests():
             return
         held = held_units(self.server.pods.values(), None)
         healthy = healthy_gpus(NAMES, self.unhealthy)

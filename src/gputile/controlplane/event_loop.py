@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from gputile.core.placement.steps import Steps
@@ -36,6 +36,18 @@ async def in_slices(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: Tru
 
 
 Item = TypeVar("Item")
+
+
+async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yield each of many items, with other work of the loop in between."""
+    ends = time.monotonic() + SLICE_SECONDS
+    for item in items:
+        yield item
+        if time.monotonic() >= ends:
+            await asyncio.sleep(0)
+            ends = time.monotonic() + SLICE_SECONDS
+
+
 Answer = TypeVar("Answer")
 
 AT_ONCE = 16

@@ -119,6 +119,10 @@ class HalfLeftGangs:
     def __len__(self) -> int:
         return len(self._gang_of)
 
+    def see(self, facts: Mapping[str, EvictionFacts], gangs: Mapping[GangName, Collection[str]]) -> None:
+        """Go by these bound pods from now on."""
+        self._facts, self._members = facts, gangs
+
     def begin(self, uids: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str) -> Steps[None]:
         """Note, in steps, that pods are about to be evicted: those gangs are remembered all of whose pods they are."""
         chosen, names = frozenset(uids), dict[GangName, None]()

@@ -21,6 +21,7 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
+from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
@@ -33,7 +34,6 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
@@ -53,6 +53,11 @@ class SettledLabels:
 
     def __init__(self) -> None:
         self._seen: dict[str, _FirstLabels] = {}
+
+    def copy(self) -> "SettledLabels":
+        twin = SettledLabels()
+        twin._seen = self._seen.copy()
+        return twin
 
     def put(self, node: Node, now_ns: int) -> None:
         """Take in a node; ``now_ns`` is Unix time, ns."""
@@ -77,9 +82,14 @@ class ClusterPlacement:
     engine: PlacementEngine
     predicates: Predicates
 
+    def snapshot(self) -> "ClusterPlacement":
+        return ClusterPlacement(self.engine.snapshot(), self.predicates.snapshot())
+
 
 class ClusterState:
     """One event loop owns it. It calls ``changed`` after everything that may let a gang start or end its wait.
+
+    Plans are made on a ``snapshot``, in another thread: maps and arrays are copied, and what is in them never changes.
 
     ``placement`` is the cluster as it is; ``empty_placement`` is the cluster as if no pod were in it but those that are
     on every node (DaemonSets' and static ones): what does not fit there never will. What is kept is bounded by what is
@@ -109,6 +119,24 @@ class ClusterState:
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
+    def snapshot(self) -> "ClusterState":
+        """Return a private copy to plan on; what is expected there is expected here only by ``expect``."""
+        copy = ClusterState(self.ledger.configuration)
+        copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
+        copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
+        copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
+        copy.settled_labels = self.settled_labels.copy()
+        copy.members, copy.bound_pods, copy.budgets = (
+            self.members.copy(),
+            self.bound_pods.snapshot(),
+            self.budgets.snapshot(),
+        )
+        copy._pods, copy._versions = self._pods.copy(), self._versions.copy()
+        copy._reservation_ends = self._reservation_ends.copy()
+        copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
+        copy.ledger, copy._vacant = copy.placement.engine.ledger, copy.empty_placement.engine.ledger
+        return copy
+
     # -- what is known
 
     def knows(self, uid: str) -> bool:
@@ -137,7 +165,7 @@ class ClusterState:
 
     # -- what the watches tell
 
-    def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
+    async def pod_event(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
                 self._apply(pod)
@@ -145,21 +173,19 @@ class ClusterState:
                 self._forget(pod.metadata.uid)
             case Replaced(pods, unreadable):
                 kept = {pod.metadata.uid for pod in pods} | {each.uid for each in unreadable}
-                for uid in self._versions.keys() - kept:
+                async for uid in taking_turns(self._versions.keys() - kept):
                     self._forget(uid)
-                    yield
                 # Finished pods count where others of their gang have not finished: these have to be known first.
                 for finished in (False, True):
-                    for pod in pods:
+                    async for pod in taking_turns(pods):
                         if pod.finished is finished:
                             self._apply(pod)
-                        yield
                 self.freed += 1
             case UnreadableObject():
                 return
         self._changed()
 
-    def node_event(self, event: WatchEvent[Node]) -> Steps[None]:
+    async def node_event(self, event: WatchEvent[Node]) -> None:
         match event:
             case Applied(node):
                 self._apply_node(node)
@@ -167,18 +193,15 @@ class ClusterState:
                 self._forget_node(node.metadata.name)
             case Replaced(nodes, unreadable):
                 kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
-                for name in self.nodes.keys() - kept:
+                async for name in taking_turns(self.nodes.keys() - kept):
                     self._forget_node(name)
-                    yield
-                for node in nodes:
+                async for node in taking_turns(nodes):
                     self._apply_node(node)
-                    yield
             case UnreadableObject():
                 return
         self._changed()
 
-    def group_event(self, event: WatchEvent[PodGroup]) -> Steps[None]:
-        yield
+    def group_event(self, event: WatchEvent[PodGroup]) -> None:
         groups = self.groups if self.groups is not None else {}
         match event:
             case Applied(group):
@@ -193,16 +216,18 @@ class ClusterState:
         self.groups_read += 1
         self._changed()
 
-    def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> Steps[None]:
-        yield
+    def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         self.budgets.budgets(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
 
-    def no_groups(self) -> Steps[None]:
-        """Note, as an update, that the cluster has no PodGroups."""
-        yield
+    def no_groups(self) -> None:
+        """Note that the cluster has no PodGroups."""
         self.groups = None
         self.groups_read += 1
+        self._changed()
+
+    def pod_gone(self, pod: Pod) -> None:
+        self._forget(pod.metadata.uid)
         self._changed()
 
     def tick(self, now_ns: int) -> None:
@@ -217,6 +242,10 @@ class ClusterState:
             self._occupy(self._pods[uid])
 
     # -- the controller's own writes
+
+    def has_changed(self, pod: Pod) -> bool:
+        """Return whether another version of a pod is known, or that it is gone."""
+        return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
         """See a pod as it will be once a write of its reservation is executed; return it as it will be."""
@@ -235,7 +264,7 @@ class ClusterState:
 
     def not_written(self, pod: Pod) -> None:
         """Take back what was expected of ``pod``, unless something newer is known of it."""
-        if self._versions.get(pod.metadata.uid) == version_of(pod):
+        if not self.has_changed(pod):
             self.freed += 1
             self._store(pod)
 

@@ -21,15 +21,15 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.gangs.starvation import AccountError
 from gputile.controlplane.controller.node_diagnosis import SilentNodes
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
-from gputile.core.placement.steps import Steps
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.errors import KubeError, NotFound
@@ -94,37 +94,46 @@ class Controller:
         self._connection = connection
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events, settings.namespace)
-        self.cluster_state = ClusterState(configuration, self._changed)
+        self.cluster_state = ClusterState(configuration, self._wake)
         self.updates = UpdateQueue()
         self._silent_nodes = SilentNodes(time.time)
         self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
-        self._lease = lease
-        self._planner = GangPlanner(self.cluster_state, _new_name)
-        self.election = LeaderElection(lease, self._catch_up, self._reconsider_all, self._planner.account)
+        self._planner = GangPlanner(configuration, _new_name)
+        self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
-        self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, time.time_ns, self.updates)
+        self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, self._wake)
         self._waiting = WaitingPods(configuration, settings.namespace)
-        self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
-        self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
+        self._requests = NodeRequestPlanner(configuration, self._planner, _new_name)
+        self._requester = NodeRequester(self._requests, writer, self._waiting)
+        self._scales = configuration.autoscaling.enabled
+        self.rounds = Rounds(
+            self.cluster_state,
+            self.updates,
+            Planners(
+                (self._planner, self.gangs) if configuration.admission.gangs else None,
+                (self._requests, self._waiting, self._requester) if self._scales else None,
+            ),
+            active,
+            time.time_ns,
+        )
         put = self.updates.put
-        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, lambda event: put(self._node_event(event)))
-        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(self._pod_event(event)))
+        self._node_watch = Reflector(
+            connection, "/api/v1/nodes", Node, lambda event: put(lambda: self._node_event(event))
+        )
+        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(lambda: self._pod_event(event)))
         # It is no condition of being ready: gangs preempt nobody before it has listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",
             PodDisruptionBudget,
-            lambda event: put(self.cluster_state.budget_event(event)),
+            self.cluster_state.budget_event,
         )
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
-        self._scales = configuration.autoscaling.enabled
-        if self._scales:
-            self.gangs.make_way = self._requester.make_way
         if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
@@ -145,17 +154,10 @@ class Controller:
         ]
         if "pods" in self._watches:
             work.append(self._pod_watch.run())
-        if self._scales:
-            work.append(self._requester.run())
+            work.append(self.rounds.run())
         if self._configuration.admission.gangs:
-            work += [
-                watch_pod_groups(
-                    self._connection,
-                    lambda event: self.updates.put(self.cluster_state.group_event(event)),
-                    lambda: self.updates.put(self.cluster_state.no_groups()),
-                ),
-                self.gangs.run(),
-            ]
+            state = self.cluster_state
+            work.append(watch_pod_groups(self._connection, state.group_event, state.no_groups))
             if self._configuration.preemption.enabled:
                 work.append(self._budget_watch.run())
         try:
@@ -248,28 +250,27 @@ class Controller:
             lambda: [(str(unit), number) for unit, number in units.counts.items()],
         )
 
-    def _pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
-        yield from self.cluster_state.pod_event(event)
+    async def _pod_event(self, event: WatchEvent[Pod]) -> None:
+        await self.cluster_state.pod_event(event)
         if self._scales:
-            yield from self._waiting.pod_event(event)
+            await self._waiting.pod_event(event)
             if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
-                self._requester.wake()
+                self.rounds.wake(for_requests=True)
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
-    def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
+    async def _node_event(self, event: WatchEvent[Node]) -> None:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
-        yield from self.cluster_state.node_event(event)
+        await self.cluster_state.node_event(event)
         self._silent_nodes.node_event(event)
         if joins:
-            self._requester.wake()
+            self.rounds.wake(for_requests=True)
         match event:
             case Applied(node) | Deleted(node):
                 self.nodes.queue.add(node.metadata.name)
             case Replaced(nodes, _):
-                for node in nodes:
+                async for node in taking_turns(nodes):
                     self.nodes.queue.add(node.metadata.name)
-                    yield
                 self._has_listed("nodes")
 
     def _has_listed(self, what: str) -> None:
@@ -281,19 +282,14 @@ class Controller:
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
         await self.updates.drained()
-        try:
-            self._planner.resume(self._lease.note)
-        except AccountError as error:
-            log.error("nobody knows how long GPUs have been reserved for gangs: %s", error)
-            self._planner.resume("")
 
     def _reconsider_all(self) -> None:
         for name in self.cluster_state.nodes:
             self.nodes.queue.add(name)
-        self.gangs.changed()
+        self._wake()
 
-    def _changed(self) -> None:
-        self.gangs.changed()
+    def _wake(self) -> None:
+        self.rounds.wake()
 
 
 def _new_name() -> str:

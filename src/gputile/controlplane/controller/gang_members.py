@@ -1,4 +1,4 @@
-"""Keeps the pods of gangs, and tells which gangs have to be looked at.
+"""Keeps the pods of gangs, and tells which gangs have pods that wait.
 
 A pod that has succeeded counts as started while others of its gang have not finished; so it is kept until they have.
 A pod that has failed counts for nothing, and is not kept.
@@ -18,17 +18,24 @@ class _Members:
     alive: dict[str, Pod] = field(default_factory=dict)
     succeeded: dict[str, Pod] = field(default_factory=dict)
     unbound: set[str] = field(default_factory=set)
-    revision: int = 0
 
 
 class GangMembers:
-    """Pods by gang. Each change gives the gang another revision; revisions are never used again."""
+    """Pods by gang."""
 
     def __init__(self) -> None:
         self._gangs: dict[GangName, _Members] = {}
         self._gang_of: dict[str, GangName] = {}
         self._waiting: dict[GangName, None] = {}
-        self._revisions = 0
+
+    def copy(self) -> "GangMembers":
+        twin = GangMembers()
+        twin._gangs = {
+            name: _Members(each.alive.copy(), each.succeeded.copy(), each.unbound.copy())
+            for name, each in self._gangs.items()
+        }
+        twin._gang_of, twin._waiting = self._gang_of.copy(), self._waiting.copy()
+        return twin
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._gang_of
@@ -38,10 +45,6 @@ class GangMembers:
 
     def waiting(self) -> list[GangName]:
         return list(self._waiting)
-
-    def revision(self, gang: GangName) -> int:
-        """Return a number that changes whenever one of the gang's pods does."""
-        return self._gangs[gang].revision
 
     def pods(self, gang: GangName) -> Sequence[Pod]:
         members = self._gangs[gang]
@@ -87,8 +90,6 @@ class GangMembers:
         return self._settle(gang, members)
 
     def _settle(self, gang: GangName, members: _Members) -> list[str]:
-        self._revisions += 1
-        members.revision = self._revisions
         if members.unbound:
             self._waiting[gang] = None
         else:

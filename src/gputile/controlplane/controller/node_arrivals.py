@@ -14,7 +14,6 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.node_type import NodeType
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.ledger.node_info import NodeInfo
-from gputile.core.placement.steps import Steps
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 _HARD: Final = ("NoSchedule", "NoExecute")
@@ -55,8 +54,8 @@ class _Arrival:
 class NodeArrivals:
     """What each look at the nodes remembers for the next one; ``wait_ns`` is how long a node may be starting."""
 
-    def __init__(self, cluster_state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> None:
-        self._cluster_state, self._types, self._wait_ns = cluster_state, types, wait_ns
+    def __init__(self, types: Sequence[NodeType], wait_ns: int) -> None:
+        self._types, self._wait_ns = types, wait_ns
         self._arrivals: dict[str, _Arrival] = {}
         self._given_up: set[str] = set()  # arrivals that are of no use, as far as one can tell
         self._known: set[str] | None = None  # the UIDs of nodes that were there at the first look, or have joined since
@@ -70,15 +69,15 @@ class NodeArrivals:
         """Return when a node has joined, Unix time in ns; 0 for one that was there before somebody needed one."""
         return self._joined.get(name, 0)
 
-    def look(self, awaited: Collection[str], now_ns: int) -> Steps[dict[str, TypeNodes]]:
-        """Return, in steps, the nodes by the names of their types.
+    def look(self, state: ClusterState, awaited: Collection[str]) -> dict[str, TypeNodes]:
+        """Return the nodes by the names of their types.
 
         ``awaited`` are the types of which nodes have been asked for, for pods that have no place yet: only their nodes
         have to be of use soon. Of the others those are starting that have reported no GPUs.
         """
         found = {kind.name: TypeNodes() for kind in self._types}
         before, self._arrivals = self._arrivals, {}
-        nodes = self._cluster_state.nodes
+        nodes, now_ns = state.nodes, state.now_ns
         uids = {node.metadata.uid for node in nodes.values()}
         known = uids if self._known is None else self._known & uids
         for name, node in nodes.items():
@@ -87,14 +86,13 @@ class NodeArrivals:
                 if name in before:  # its label may come back, and it is no new arrival then
                     self._arrivals[name] = replace(before[name], strayed=True)
                 continue
-            yield
             joined = node.metadata.uid not in known
             found[kind.name].joined += joined
             if joined:
                 known.add(node.metadata.uid)
                 self._joined[name] = now_ns
             is_awaited = (joined or name in before) and kind.name in awaited
-            self._judge(node, kind, found[kind.name], before.get(name), now_ns, is_awaited=is_awaited)
+            self._judge(state, node, kind, found[kind.name], before.get(name), is_awaited=is_awaited)
         for name, arrival in before.items():
             counts = (arrival.bare or arrival.type_name in awaited) and not arrival.strayed
             if name not in nodes and name not in self._given_up and counts:
@@ -107,15 +105,15 @@ class NodeArrivals:
 
     def _judge(
         self,
+        state: ClusterState,
         node: Node,
         kind: NodeType,
         nodes: TypeNodes,
         before: _Arrival | None,
-        now_ns: int,
         *,
         is_awaited: bool,
     ) -> None:
-        name, ledger = node.metadata.name, self._cluster_state.ledger
+        name, ledger, now_ns = node.metadata.name, state.ledger, state.now_ns
         info = ledger.info_of(name)
         bare = info is None or not info.inventory.gpus
         usable = info is not None and not bare and _usable(node, kind, info)
@@ -123,7 +121,7 @@ class NodeArrivals:
             nodes.starting_for_karpenter.add(name)
         if usable:
             nodes.usable.append(name)
-            if self._is_vacant(name) and _offers(node, kind):
+            if _is_vacant(state, name) and _offers(node, kind):
                 nodes.idle.add(name)
         if not bare and (not is_awaited or any(not booking.reserved for booking in ledger.on_node(name))):
             return
@@ -142,16 +140,16 @@ class NodeArrivals:
             self._failed.add(node.metadata.uid)
         if name not in self._given_up:
             nodes.starting += 1
-        if self._is_vacant(name) and (name not in self._given_up or name in nodes.starting_for_karpenter):
+        if _is_vacant(state, name) and (name not in self._given_up or name in nodes.starting_for_karpenter):
             nodes.idle.add(name)
 
-    def _is_vacant(self, name: str) -> bool:
-        """Return whether no pod is bound to a node that keeps placeholders away (``placeholders``)."""
-        pods = self._cluster_state.placement.predicates.pods_on(name)
-        return not any(
-            pod.spec.node_name and pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
-            for pod in pods
-        )
+
+def _is_vacant(state: ClusterState, name: str) -> bool:
+    """Return whether no pod is bound to a node that keeps placeholders away (``placeholders``)."""
+    return not any(
+        pod.spec.node_name and pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
+        for pod in state.placement.predicates.pods_on(name)
+    )
 
 
 def _is_starting_for_karpenter(node: Node) -> bool:

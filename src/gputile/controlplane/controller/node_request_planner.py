@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
@@ -26,7 +27,6 @@ from gputile.controlplane.controller.waiting_pods import WaitingLine, WaitingPod
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.steps import Steps
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
@@ -58,21 +58,19 @@ class NodeRequestPlanner:
     What exists is read from the cluster each time.
     """
 
-    def __init__(
-        self, cluster_state: ClusterState, waiting: WaitingPods, gangs: GangPlanner, new_name: Callable[[], str]
-    ) -> None:
-        self._cluster_state = cluster_state
-        self._waiting = waiting
+    def __init__(self, configuration: Configuration, gangs: GangPlanner, new_name: Callable[[], str]) -> None:
+        self._cluster_state = ClusterState(configuration)  # this and the pods are the snapshot of the latest round
+        self._waiting = WaitingPods(configuration, "")
         self._gangs = gangs
-        self._configuration = cluster_state.ledger.configuration
+        self._configuration = configuration
         self._scaling = self._configuration.autoscaling
         self._types = node_types_of(self._configuration)
-        self._requests = RequestedNodes(waiting.placeholders, self._scaling.wait_seconds, new_name)
+        self._requests = RequestedNodes(self._scaling.wait_seconds, new_name)
         self._failures = TypeFailures(self._scaling.wait_seconds * _SECOND)
         self._orders = NodeOrders()
         self._events = NodeRequestEvents(self._orders)
         self._line = WaitingLine()
-        self._arrivals = NodeArrivals(cluster_state, self._types, self._scaling.wait_seconds * _SECOND)
+        self._arrivals = NodeArrivals(self._types, self._scaling.wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
         self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
         self._refused = 0
@@ -84,11 +82,10 @@ class NodeRequestPlanner:
     def requested(self) -> Counter[str]:
         return self._requests.counts()
 
-    def steps(self, now_ns: int) -> Steps[NodeRequestRound]:
-        """Return, in steps, what to do now; the cluster state may not change meanwhile. ``now_ns`` is Unix time in ns.
-
-        Whoever gives up half-way closes the steps.
-        """
+    def plan(self, state: ClusterState, waiting: WaitingPods) -> NodeRequestRound:
+        """Return what to do now; ``state`` and ``waiting`` are a snapshot of the same moment."""
+        self._cluster_state, self._waiting, now_ns = state, waiting, state.now_ns
+        self._requests.see(waiting.placeholders)
         result = NodeRequestRound()
         never_there = self._forget(now_ns)
         awaited = self._orders.types()
@@ -97,7 +94,7 @@ class NodeRequestPlanner:
             self._arrivals.forget()
             self._stood_on = set()
             return result
-        nodes = yield from self._arrivals.look(awaited, now_ns)
+        nodes = self._arrivals.look(self._cluster_state, awaited)
         self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
         for type_name, of_type in nodes.items():
             for failure in of_type.failures[-1:]:
@@ -105,25 +102,25 @@ class NodeRequestPlanner:
         for type_name in never_there:
             self._fail(type_name, now_ns, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
         self._take_timeouts(now_ns, result)
-        pods = yield from self._in_line(now_ns)
-        barred = yield from self._barred(pods, nodes, now_ns)
+        pods = self._in_line(now_ns)
+        barred = self._barred(pods, nodes, now_ns)
         resting = self._resting(pods, barred, now_ns)
         pods.sort(key=lambda each: each.pod.metadata.uid in resting)  # no node is asked for these now, whoever they are
         unasked = self._unasked(nodes, barred)
-        left, found, wanted = yield from self._plan(pods, unasked, nodes, barred, now_ns)
-        in_use = yield from unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
+        left, found, wanted = self._plan(pods, unasked, nodes, barred, now_ns)
+        in_use = unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
         for of_type in nodes.values():
             of_type.idle -= in_use | self._gangs.starting_on()
         self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
-        waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
+        uids = waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
         pausing = {
             uid: name
             for uid, name in resting.items()
             if found.types.get(uid, name) == name and uid not in found.on_starting
         }
-        self._line.note(found.types.keys() - pausing.keys(), found.refused.keys() | left | pausing.keys(), waiting)
-        self._events.keep(waiting)
+        self._line.note(found.types.keys() - pausing.keys(), found.refused.keys() | left | pausing.keys(), uids)
+        self._events.keep(uids)
         late = {each.pod.metadata.uid for each in pods if self._is_late(each.pod, now_ns)}
         outlook = NodeRequestOutlook(found, wanted, pausing, left, late)
         result.events += self._events.tell([each.pod for each in pods], outlook, now_ns)
@@ -132,14 +129,9 @@ class NodeRequestPlanner:
     def stands_on(self, node: str) -> bool:
         return self._stood_on is not None and node in self._stood_on
 
-    def in_the_way(self) -> bool:
-        """Return whether placeholders stand where gangs are about to start, or are deleted and not gone yet.
-
-        An autoscaler would look for other nodes for them, and add some.
-        """
-        if self._stood_on is None:
-            return bool(self._waiting.placeholders)
-        return not self._stood_on.isdisjoint(self._gangs.starting_on()) or self._requests.being_deleted()
+    def being_deleted(self, placeholders: Mapping[str, Pod]) -> bool:
+        """Return whether some of the ``placeholders`` that are there were deleted."""
+        return self._requests.being_deleted(placeholders)
 
     def abandon(self) -> None:
         self._requests.abandon()
@@ -158,16 +150,15 @@ class NodeRequestPlanner:
         except RequestError:
             return None  # the extender tells
 
-    def _in_line(self, now_ns: int) -> Steps[list[GangCandidate]]:
+    def _in_line(self, now_ns: int) -> list[GangCandidate]:
         """Return the pods that no node takes as things stand, alone or with their gangs, in the order of the line."""
-        alone = yield from self._without_place(now_ns)
+        alone = self._without_place(now_ns)
         units = [*((each,) for each in alone), *self._of_gangs()]
-        yield
         candidates = {unit[0].pod.metadata.uid: unit for unit in units}
         ordered = self._line.ordered([each.pod for each in unit] for unit in units)
         return [each for pods in ordered for each in candidates[pods[0].metadata.uid]]
 
-    def _without_place(self, now_ns: int) -> Steps[list[GangCandidate]]:
+    def _without_place(self, now_ns: int) -> list[GangCandidate]:
         """Return the single pods that no node takes."""
         found: list[GangCandidate] = []
         placement = self._cluster_state.placement
@@ -179,11 +170,9 @@ class NodeRequestPlanner:
             booked = self._cluster_state.ledger.booking(pod.metadata.uid)
             if each is None or each.request is None or booked is not None:  # booked: it preempts, or is being bound
                 continue
-            yield from placement.predicates.prepare(pod)
             names = [name for name, reason in placement.predicates.reasons(pod).items() if reason is None]
             if not placement.engine.filter(each.request, names).feasible:
                 found.append(each)
-            yield
         return found
 
     def _of_gangs(self) -> list[list[GangCandidate]]:
@@ -225,7 +214,7 @@ class NodeRequestPlanner:
         nodes: Mapping[str, TypeNodes],
         barred: BarredTypes,
         now_ns: int,
-    ) -> Steps[tuple[set[str], NewNodes, Counter[str]]]:
+    ) -> tuple[set[str], NewNodes, Counter[str]]:
         """Return who is left to the autoscaler, where the others go, and how many nodes of each type are wanted.
 
         Of pods that autoscalers see, like ones belong together: once one has waited for ``waitSeconds``, those are
@@ -244,17 +233,15 @@ class NodeRequestPlanner:
             like = seen.get(each.pod.metadata.uid)
             return self._is_late(each.pod, now_ns) if like is None else like in late_kinds
 
-        left = yield from unasked.left(each for each in pods if each.pod.metadata.uid in seen and is_late(each))
+        left = unasked.left(each for each in pods if each.pod.metadata.uid in seen and is_late(each))
         planned = [each for each in pods if each.pod.metadata.uid not in left]
         starting = {name: each.starting for name, each in nodes.items()}
-        found = yield from new_nodes(planned, self._types, starting, self._configuration, barred)
-        added = yield from unasked.counts(
-            [each for each in planned if each.pod.metadata.uid in seen and not is_late(each)]
-        )
+        found = new_nodes(planned, self._types, starting, self._configuration, barred)
+        added = unasked.counts([each for each in planned if each.pod.metadata.uid in seen and not is_late(each)])
         wanted = found.counts - added
         if added:
             late = [each for each in planned if is_late(each)]
-            needed = yield from new_nodes(late, self._types, starting, self._configuration, barred)
+            needed = new_nodes(late, self._types, starting, self._configuration, barred)
             wanted |= needed.counts
         return left, found, wanted
 
@@ -263,7 +250,7 @@ class NodeRequestPlanner:
 
     # -- which types may be asked for
 
-    def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], now_ns: int) -> Steps[BarredTypes]:
+    def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], now_ns: int) -> BarredTypes:
         """Return by UID and type why no node of the type is asked for that pod, though one as described would do.
 
         Nodes show that their type is not as described. One that has taken on the type's label later shows nothing: it
@@ -280,7 +267,6 @@ class NodeRequestPlanner:
                 if pausing is not None:
                     barred[key] = pausing
                 elif believed and each.request is not None:
-                    yield from empty.predicates.prepare(each.pod)
                     lacking = empty.predicates.alone(each.pod)
                     taking = [name for name in usable if lacking.get(name) is None]
                     if not taking:
@@ -290,7 +276,6 @@ class NodeRequestPlanner:
                         )
                     elif not empty.engine.filter(each.request, taking).feasible:
                         barred[key] = refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
-                    yield
         return barred
 
     def _fail(self, type_name: str, now_ns: int, refusal: Refusal[NodeTypeRule]) -> None:

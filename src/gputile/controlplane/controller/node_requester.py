@@ -5,20 +5,17 @@ deletes.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.event_loop import in_slices
+from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-ROUND_SECONDS = 1.0
 LOOKS, LOOK_SECONDS = 100, 0.05  # so often, and after such a pause, is looked whether placeholders are gone
 _MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
 
@@ -40,58 +37,25 @@ class PlaceholderWriter(Protocol):
 
 
 class NodeRequester:
-    """Runs a round a second while this replica is ``active``, and one as soon as it is woken."""
+    """Writes what ``planner`` decides; ``waiting`` has the placeholders that the watch knows."""
 
-    def __init__(
-        self,
-        planner: NodeRequestPlanner,
-        writer: PlaceholderWriter,
-        active: Callable[[], bool],
-        unix_ns: Callable[[], int],
-        updates: UpdateQueue,
-    ) -> None:
+    def __init__(self, planner: NodeRequestPlanner, writer: PlaceholderWriter, waiting: WaitingPods) -> None:
         self.failures = 0
         self._planner = planner
         self._writer = writer
-        self._active = active
-        self._unix_ns = unix_ns
-        self._updates = updates
-        self._woken = asyncio.Event()
+        self._waiting = waiting
 
-    def wake(self) -> None:
-        """Run a round soon.
+    async def placeholders_gone(self) -> None:
+        """Have the placeholders gone that were deleted; wait some seconds for that at most.
 
-        A node has joined, or has got a pod: its placeholder is to be gone before an autoscaler looks for another node
-        for it.
+        An autoscaler would look for other nodes for them, and add some.
         """
-        self._woken.set()
-
-    async def make_way(self) -> None:
-        """Have the placeholders gone that stand where gangs are about to start; wait some seconds for that at most."""
-        if self._planner.in_the_way():
-            self.wake()
         for _ in range(LOOKS):
-            if not self._planner.in_the_way():
+            if not self._planner.being_deleted(self._waiting.placeholders):
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def run(self) -> NoReturn:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ROUND_SECONDS):
-                    await self._woken.wait()
-            self._woken.clear()
-            if self._active():
-                await self.run_round()
-
-    async def run_round(self) -> NodeRequestRound:
-        """Decide, and write what was decided; nothing, where this replica stopped being active meanwhile."""
-        now_ns = self._unix_ns()
-        async with self._updates.paused():
-            result = await in_slices(self._planner.steps(now_ns), self._active)
-        if result is None or not self._active():
-            self._planner.abandon()
-            return NodeRequestRound()
+    async def write(self, result: NodeRequestRound) -> None:
         for event in result.events:
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
@@ -103,7 +67,6 @@ class NodeRequester:
             await self._create(job)
         for pod in result.unmarked:
             await self._try(self._writer.mark_unschedulable(pod, _MESSAGE))
-        return result
 
     async def _create(self, job: Mapping[str, Any]) -> None:
         try:

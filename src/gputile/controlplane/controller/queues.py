@@ -1,33 +1,32 @@
 """Orders the controller's work: updates of the cluster state, and nodes to be written.
 
-A round of planning takes many slices of the event loop, and a list of the whole cluster does too. Updates that come
-meanwhile wait: as many as the watches deliver in that time.
+A list of the whole cluster takes many slices of the event loop. Updates that come meanwhile wait, and so does whoever
+needs the state as it is between two updates.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from gputile.controlplane.event_loop import in_slices
-from gputile.core.placement.steps import Steps
+from gputile.controlplane.event_loop import taking_turns
 from gputile.kube.errors import KubeError
 from gputile.kube.timing import Backoff
 
 
 class UpdateQueue:
-    """Applies one update after the other; each is a generator of the steps that apply it."""
+    """Applies one update after the other."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Steps[None]] = deque()
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
         self._filled = asyncio.Event()
         self._busy = asyncio.Lock()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def put(self, update: Steps[None]) -> None:
+    def put(self, update: Callable[[], Awaitable[None]]) -> None:
         self._waiting.append(update)
         self._empty.clear()
         self._filled.set()
@@ -35,8 +34,9 @@ class UpdateQueue:
     async def run(self) -> NoReturn:
         while True:
             await self._filled.wait()
-            async with self._busy:
-                await in_slices(self._all())
+            async for update in taking_turns(self._all()):
+                async with self._busy:
+                    await update()
             self._filled.clear()
             self._empty.set()
 
@@ -49,11 +49,9 @@ class UpdateQueue:
         async with self._busy:
             yield
 
-    def _all(self) -> Steps[None]:
+    def _all(self) -> Iterator[Callable[[], Awaitable[None]]]:
         while self._waiting:
-            yield from self._waiting[0]
-            self._waiting.popleft()
-            yield
+            yield self._waiting.popleft()
 
 
 log = logging.getLogger(__name__)

@@ -26,15 +26,20 @@ class _Created:
 
 
 class RequestedNodes:
-    """``placeholders`` are those of the watch, by UID; ``new_name`` gives each new one a name of its own.
+    """``new_name`` gives each new placeholder a name of its own.
 
     They ask for nodes, each for ``wait_seconds`` at most; ``idle`` ones stand on nodes that are there.
     """
 
-    def __init__(self, placeholders: Mapping[str, Pod], wait_seconds: int, new_name: Callable[[], str]) -> None:
-        self._placeholders, self._wait_seconds, self._new_name = placeholders, wait_seconds, new_name
+    def __init__(self, wait_seconds: int, new_name: Callable[[], str]) -> None:
+        self._wait_seconds, self._new_name = wait_seconds, new_name
+        self._placeholders: Mapping[str, Pod] = {}
         self._created: dict[str, _Created] = {}  # by the Job's name, as long as it has no pod
         self._deleted: set[str] = set()
+
+    def see(self, placeholders: Mapping[str, Pod]) -> None:
+        """Go by the ``placeholders`` that the watch knows now, by UID."""
+        self._placeholders = placeholders
 
     def counts(self, *, idle: bool = False) -> Counter[str]:
         jobs = {job_of(pod) for pod in self._placeholders.values()}
@@ -69,9 +74,9 @@ class RequestedNodes:
         self._deleted.add(job_of(pod))
         return job_of(pod)
 
-    def being_deleted(self) -> bool:
+    def being_deleted(self, placeholders: Mapping[str, Pod]) -> bool:
         """Return whether there still are placeholders that were deleted."""
-        return any(job_of(pod) in self._deleted for pod in self._placeholders.values())
+        return any(job_of(pod) in self._deleted for pod in placeholders.values())
 
     def not_created(self, job: str, *, refused: bool) -> None:
         """Count a Job no longer that does not exist; ``forget_gone`` tells of one that was ``refused``."""

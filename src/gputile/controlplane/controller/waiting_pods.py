@@ -7,10 +7,10 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, PodSpec
+from gputile.controlplane.event_loop import taking_turns
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.node_type import is_placeholder
-from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_rules import in_line
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
@@ -27,11 +27,18 @@ class WaitingPods:
         self.waiting: dict[str, Pod] = {}
         self.placeholders: dict[str, Pod] = {}
         self.once_gated: set[str] = set()
-        self._gangs = configuration.admission.gangs
+        self._configuration = configuration
         self._namespace = namespace
         self._specs: dict[bytes, PodSpec] = {}
 
-    def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
+    def copy(self) -> "WaitingPods":
+        """Return a private copy to plan on; nothing is told to it."""
+        twin = WaitingPods(self._configuration, self._namespace)
+        twin.waiting, twin.placeholders = self.waiting.copy(), self.placeholders.copy()
+        twin.once_gated = self.once_gated.copy()
+        return twin
+
+    async def pod_event(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
                 self._put(pod)
@@ -39,19 +46,14 @@ class WaitingPods:
                 self._drop(pod.metadata.uid)
                 self.once_gated.discard(pod.metadata.uid)
             case Replaced(pods, unreadable):
-                yield from self._replace(pods, {each.uid for each in unreadable})
+                kept = {pod.metadata.uid for pod in pods} | {each.uid for each in unreadable}
+                for uid in (self.waiting.keys() | self.placeholders.keys()) - kept:
+                    self._drop(uid)
+                self.once_gated &= kept
+                async for pod in taking_turns(pods):
+                    self._put(pod)
             case UnreadableObject():
                 pass
-        yield
-
-    def _replace(self, pods: Sequence[Pod], unreadable: set[str]) -> Steps[None]:
-        kept = {pod.metadata.uid for pod in pods} | unreadable
-        for uid in (self.waiting.keys() | self.placeholders.keys()) - kept:
-            self._drop(uid)
-        self.once_gated &= kept
-        for pod in pods:
-            self._put(pod)
-            yield
 
     def _put(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -71,15 +73,16 @@ class WaitingPods:
 
     def _is_waiting(self, pod: Pod) -> bool:
         refused = any(condition.status == "False" for condition in pod.status.conditions)
-        alone = not self._gangs or gang_of(pod) is None
+        alone = not self._configuration.admission.gangs or gang_of(pod) is None
         preempts = bool(pod.status.nominated_node_name)
         return refused and alone and not preempts and not pod.spec.scheduling_gates and asks_for_gpu(pod)
 
     def _drop(self, uid: str) -> None:
         self.placeholders.pop(uid, None)
         self.waiting.pop(uid, None)
-        if not self.waiting:
-            self._specs.clear()
+        if len(self._specs) > 2 * len(self.waiting):
+            in_use = {id(pod.spec) for pod in self.waiting.values()}
+            self._specs = {text: spec for text, spec in self._specs.items() if id(spec) in in_use}
 
 
 Unit = Sequence[Pod]  # pods that are looked at together: a single one, or those of a gang

@@ -9,8 +9,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gputile.core.placement.steps import Steps
-
 Place = TypeVar("Place")
 
 MOST_COUNTED = 256  # this many pods of a hopeless gang are placed, to say how many would fit
@@ -20,14 +18,14 @@ _STEPS, _STEPS_A_TRY = 4096, 4  # how many steps a search may take, beside its t
 class SearchState(Protocol[Place]):
     """Where pods may be placed. Pods of one kind are interchangeable; ``member`` is a pod's position in the gang."""
 
-    def most(self, enough: int) -> Steps[int]:
+    def most(self, enough: int) -> int:
         """Return how many of the gang's pods could have a place at once, at most, where that is less than ``enough``.
 
         Else any number from ``enough`` on.
         """
 
-    def options(self, member: int) -> Iterator[Place | None]:
-        """Yield the places that the pod could have now, best first, each once; None is a step that found no place."""
+    def options(self, member: int) -> Iterator[Place]:
+        """Yield the places that the pod could have now, best first, each once."""
 
     def put(self, member: int, place: Place) -> None:
         """Place the pod."""
@@ -58,28 +56,25 @@ class Search(Generic[Place]):
         return sum(place is not None for place in self.places)
 
 
-def search(
-    kinds: Sequence[Hashable], needed: int, search_state: SearchState[Place], budget: int
-) -> Steps[Search[Place]]:
+def search(kinds: Sequence[Hashable], needed: int, search_state: SearchState[Place], budget: int) -> Search[Place]:
     """Find places for all pods of a gang, or, where that fails, for at least ``needed`` of them.
 
     ``kinds`` tells which pods are interchangeable, the hardest to place first; ``budget`` is how many places may be
     tried. The search state is left unchanged.
     """
     enough = len(kinds)
-    most = yield from search_state.most(enough)
+    most = search_state.most(enough)
     if most < needed:
         # The number of pods that fit is still worth knowing: one descent without backtracking.
-        counted = _Descent(kinds, 0, search_state, min(enough, MOST_COUNTED))
-        found = yield from counted.search()
+        found = _Descent(kinds, 0, search_state, min(enough, MOST_COUNTED)).search()
         return Search(found.places, False, True, hopeless=True)
     if most >= enough:
-        found = yield from _Descent(kinds, enough, search_state, budget).search()
+        found = _Descent(kinds, enough, search_state, budget).search()
         if found.fits or needed >= enough:
             return found
     else:
         found = Search((None,) * enough, False, True)
-    some = yield from _Descent(kinds, needed, search_state, budget).search()
+    some = _Descent(kinds, needed, search_state, budget).search()
     return some if some.fits or some.placed > found.placed else Search(found.places, False, some.certain)
 
 
@@ -89,7 +84,7 @@ class _Level(Generic[Place]):
 
     member: int
     placed: int
-    options: Iterator[Place | None]
+    options: Iterator[Place]
     holds: bool = False
     tried: bool = False
     passed_over: bool = False
@@ -113,20 +108,14 @@ class _Descent(Generic[Place]):
         self._state = 0  # changes whenever the search state does
         self._full: dict[Hashable, int] = {}  # kind -> a state in which there is no place for it
 
-    def search(self) -> Steps[Search[Place]]:
+    def search(self) -> Search[Place]:
         """Go down until enough have a place, all ways are tried, or the budget is spent. Nothing stays placed."""
-        try:
-            done = self._enter(0, 0)
-            while self._levels and not done and self._left > 0 and self._steps_left > 0:
-                self._steps_left -= 1
-                yield
-                done = self._step(self._levels[-1])
-            while self._levels:
-                yield
-                self._leave_place(self._levels.pop())
-        finally:
-            while self._levels:
-                self._leave_place(self._levels.pop())
+        done = self._enter(0, 0)
+        while self._levels and not done and self._left > 0 and self._steps_left > 0:
+            self._steps_left -= 1
+            done = self._step(self._levels[-1])
+        while self._levels:
+            self._leave_place(self._levels.pop())
         fits = self._most >= self._needed
         return Search(self._best, fits, fits or (self._left > 0 and self._steps_left > 0))
 
@@ -141,8 +130,6 @@ class _Descent(Generic[Place]):
                     self._full[self._kinds[level.member]] = self._state
                 level.passed_over = True  # go on without this pod, where enough others are left
                 return self._enter(level.member + 1, level.placed)
-            if place is None:
-                return False
             self._left -= 1
             self._state += 1
             self._search_state.put(level.member, place)

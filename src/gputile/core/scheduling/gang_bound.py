@@ -18,7 +18,6 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import UNLIMITED_PODS, ServingMode
 from gputile.core.placement import vectorized
-from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
 
 Bool = npt.NDArray[np.bool_]
@@ -26,7 +25,6 @@ Int64 = npt.NDArray[np.int64]
 
 _MOST_GROUPS = 64  # further ones are counted as if they asked for no more than the smallest of them, on any node
 _MOST_SIZES = 16
-_A_STEP = 128  # nodes
 
 
 @dataclass(slots=True)
@@ -50,8 +48,8 @@ def most_placed(
     predicates: Predicates,
     enough: int,
     closed: Collection[str] = (),
-) -> Steps[int]:
-    """Return, in steps, an upper bound of how many pods could have a place at once on nodes that are not ``closed``.
+) -> int:
+    """Return an upper bound of how many pods could have a place at once on nodes that are not ``closed``.
 
     Where the bound is ``enough`` or more, any number from ``enough`` on may be returned.
 
@@ -59,7 +57,7 @@ def most_placed(
     """
     groups = _merged(specs[_MOST_GROUPS:], ledger.node_arrays.rows)
     for candidate, count in specs[:_MOST_GROUPS]:
-        groups.append((yield from _group(candidate, count, ledger, predicates, closed)))
+        groups.append(_group(candidate, count, ledger, predicates, closed))
     most = sum(min(group.count, group.capacity_bound) for group in groups)
     for nodes in {group.open.tobytes(): group.open for group in groups}.values():
         if most < enough:
@@ -68,7 +66,7 @@ def most_placed(
         outside = sum(min(group.count, group.capacity_bound) for group in groups) - sum(
             min(g.count, g.capacity_bound) for g in inside
         )
-        together = yield from _together(inside, nodes, ledger, predicates)
+        together = _together(inside, nodes, ledger, predicates)
         most = min(most, outside + together)
     return most
 
@@ -90,11 +88,10 @@ def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_Alik
 
 def _group(
     candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates, closed: Collection[str]
-) -> Steps[_AlikePods]:
+) -> _AlikePods:
     arrays, request = ledger.node_arrays, candidate.request
     names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
     names = [name for name in names if name in ledger.row_of and name not in closed]
-    yield
     rows = np.fromiter((ledger.row_of[name] for name in names), np.intp, len(names))
     parts = np.full(len(names), count, np.int64)
     if request is not None:
@@ -104,16 +101,14 @@ def _group(
     is_open[rows[parts > 0]] = True
     shape = request.shape if request is not None else None
     found = _AlikePods(shape, predicates.needs(candidate.pod), count, is_open)
-    for i, (name, gpus) in enumerate(zip(names, parts.tolist(), strict=True)):
-        if i % _A_STEP == 0:
-            yield
+    for name, gpus in zip(names, parts.tolist(), strict=True):
         if gpus > 0:
             found.names.append(name)
             found.capacity_bound += min(gpus, predicates.capacity_bound(candidate.pod, name))
     return found
 
 
-def _together(groups: Sequence[_AlikePods], nodes: Bool, ledger: Ledger, predicates: Predicates) -> Steps[int]:
+def _together(groups: Sequence[_AlikePods], nodes: Bool, ledger: Ledger, predicates: Predicates) -> int:
     """Return how many pods of ``groups``, which all have to go to ``nodes``, could have a place at once, at most."""
     total = 0
     families: dict[tuple[RequestKind, bool] | None, list[_AlikePods]] = {}
@@ -127,15 +122,11 @@ def _together(groups: Sequence[_AlikePods], nodes: Bool, ledger: Ledger, predica
             # the smallest size in MiB that they ask of a GPU, and some others
             sizes = sorted({group.shape.mib for group in members if group.shape is not None and group.shape.mib})
             for mib in sizes[:: -(-len(sizes) // _MOST_SIZES) or 1]:
-                yield
                 capacity_bound = min(capacity_bound, _of_size(mib, members, nodes, ledger.node_arrays))
         total += capacity_bound
-        yield
     names = set().union(*(group.names for group in groups))
     spare: dict[str, int] = {}
-    for i, name in enumerate(names):
-        if i % _A_STEP == 0:
-            yield
+    for name in names:
         for resource, amount in predicates.spare(name).items():
             spare[resource] = spare.get(resource, 0) + amount
     for resource in {resource for group in groups for resource in group.needs}:

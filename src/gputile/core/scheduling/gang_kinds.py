@@ -15,7 +15,6 @@ from gputile.api.core import Pod
 from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.inter_pod import affinity_terms, anti_affinity_terms, hard_spread
 from gputile.core.kube_predicates.node_fit import selects
-from gputile.core.placement.steps import Steps
 
 _MOST_SELECTORS = 64  # beyond these, pods whose labels differ are told apart
 
@@ -40,19 +39,17 @@ class Kinds:
     asking: tuple[GangCandidate, ...]
 
 
-def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Steps[Kinds]:
-    """Sort out, in steps, the pods of a gang; ``repelling`` are the placed pods that have anti-affinity terms."""
+def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
+    """Sort out the pods of a gang; ``repelling`` are the placed pods that have anti-affinity terms."""
     rules = _Rules()
     for pod in (*(member.pod for member in members), *repelling):
         rules.add(pod)
-        yield
     specs: dict[object, int] = {}
     first_of_spec: list[Pod] = []
     kinds: dict[object, int] = {}
     asking: list[GangCandidate] = []
     number, spec = [], []
     for member in members:
-        yield
         pod = member.pod
         asked = msgspec.json.encode(msgspec.structs.replace(pod.spec, scheduling_gates=()))
         alike = (member.request, pod.metadata.namespace, asked)

@@ -1,28 +1,26 @@
 """Plans a gang on the ledger with what decides single pods: kube-scheduler's checks, filter and rank.
 
-Pods of the gang are booked in the ledger while the search looks for places, and taken out again before it returns.
+It plans on a snapshot: pods of the gang are booked there while the search looks for places.
 """
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations, islice
 
 import msgspec
 
-from gputile.api.core import Pod
 from gputile.core.devices.allocation import Chosen, allocate
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, Forgotten
-from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.events import Assumed, Forgotten, PodDeleted
+from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.snapshot import GpuState
 from gputile.core.placement.fit import gpu_fits
 from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
-from gputile.core.placement.steps import Steps
 from gputile.core.refusal import grouped
 from gputile.core.scheduling.gang_bound import most_placed
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
@@ -31,7 +29,6 @@ from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 _TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
 _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search
 _GPU_SETS = 2048  # sets of GPUs looked at on one node beside the one that is best by the node's policy
-_SETS_A_STEP = 256
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
 
@@ -64,33 +61,20 @@ def plan_gang(
     predicates: Predicates,
     now_ns: int,
     closed: Collection[str] = (),
-) -> Steps[GangPlan]:
-    """Return, in steps, places for all of ``members``, or for at least ``needed`` of them, or why there are none.
+) -> GangPlan:
+    """Return places for all of ``members``, or for at least ``needed`` of them, or why there are none.
 
     None is on a node whose name is in ``closed``. Reservations of the members do not count meanwhile. ``now_ns`` is
-    Unix time in nanoseconds. A caller that gives up half-way closes the steps: ledger and predicates are as before
-    then.
+    Unix time in nanoseconds. Ledger and predicates are as before in the end; a live ledger lends a snapshot.
     """
     ordered = sorted(members, key=hardness)
     budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
-    aside = _SetAside(engine.ledger, predicates)
-    try:
-        for member in ordered:
-            aside.take(member.pod)
-            yield
-        kinds = yield from kinds_of(ordered, predicates.repelling())
+    with _without_reservations(ordered, engine.ledger, predicates):
+        kinds = kinds_of(ordered, predicates.repelling())
         search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns, closed)
-        found: Search[Decision] = yield from search(search_state.kinds, needed, search_state, budget)
-        lacking = ""
+        found: Search[Decision] = search(search_state.kinds, needed, search_state, budget)
         counted = found.hopeless and found.placed == MOST_COUNTED
-        if found.placed < len(ordered) and not counted:
-            lacking = yield from search_state.explain(found.places)
-        while aside:
-            aside.bring_back()
-            yield
-    finally:
-        while aside:
-            aside.bring_back()
+        lacking = search_state.explain(found.places) if found.placed < len(ordered) and not counted else ""
     uids = [member.pod.metadata.uid for member in ordered]
     places = {uid: place for uid, place in zip(uids, found.places, strict=True) if place is not None}
     # Whether a rule about other pods is kept depends on who comes first, and the search goes by one order only.
@@ -109,27 +93,24 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
     return seeks, -(_FAR if whole else 1) * gpus, -mib * gpus, -percent, meta.creation_timestamp or "", meta.name
 
 
-class _SetAside:
-    """Pods that are looked at as if nothing were kept for them."""
-
-    def __init__(self, ledger: Ledger, predicates: Predicates) -> None:
-        self._ledger = ledger
-        self._predicates = predicates
-        self._taken: list[tuple[Pod, Booking | None, str]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._taken)
-
-    def take(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        self._taken.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
-
-    def bring_back(self) -> None:
-        pod, reservation, node = self._taken.pop()
-        if reservation is not None:
-            self._ledger.bring_back(reservation)
-        if node:
-            self._predicates.place(pod, node)
+@contextmanager
+def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates) -> Iterator[None]:
+    """Have nothing reserved for these pods for as long as the context lasts."""
+    pods = {each.pod.metadata.uid: each.pod for each in members}
+    held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
+    for booking in held.values():
+        if not booking.reserved:
+            raise LedgerError(f"pod {booking.key} already holds GPUs of node {booking.node}")
+    nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
+    for uid in pods:
+        ledger.apply(PodDeleted(uid))
+    try:
+        yield
+    finally:
+        for booking in held.values():
+            ledger.apply(Assumed(booking))
+        for uid, node in nodes.items():
+            predicates.place(pods[uid], node)
 
 
 class _LedgerSearchState:
@@ -159,20 +140,18 @@ class _LedgerSearchState:
         ]
         self._placed: list[tuple[int, Decision]] = []
 
-    def most(self, enough: int) -> Steps[int]:
+    def most(self, enough: int) -> int:
         """Return how many of the pods could have a place at once, at most."""
         counts = Counter(self._specs)
         first = {
             spec: self._asking[kind] for spec, kind in zip(reversed(self._specs), reversed(self.kinds), strict=True)
         }
         specs = [(first[spec], count) for spec, count in counts.items()]
-        return (yield from most_placed(specs, self._ledger, self._predicates, enough, self._closed))
+        return most_placed(specs, self._ledger, self._predicates, enough, self._closed)
 
-    def options(self, member: int) -> Iterator[Decision | None]:
+    def options(self, member: int) -> Iterator[Decision]:
         """Yield the best GPUs of each node, best nodes first; then the other GPUs that would do."""
         asking = self._asking[self.kinds[member]]
-        for _ in self._predicates.prepare(asking.pod):
-            yield None
         best = next(self._best_of_nodes(asking), None)
         if best is None:
             return
@@ -201,8 +180,7 @@ class _LedgerSearchState:
             if isinstance(decision, Decision):
                 yield decision
 
-    def _other_gpus(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
-        yield None
+    def _other_gpus(self, request: Request, name: str, first: Decision) -> Iterator[Decision]:
         state = self._engine.state(name)
         if state is None:
             return
@@ -211,9 +189,7 @@ class _LedgerSearchState:
         mode = state.info.mode.value if state.info.mode else ""
         chosen_first = {chosen.gpu.uuid for chosen in first.gpus}
         seen = {tuple(sorted(_load(gpu) for gpu in fitting if gpu.gpu.uuid in chosen_first))}
-        for number, gpus in enumerate(islice(combinations(fitting, shape.gpus), _GPU_SETS), 1):
-            if number % _SETS_A_STEP == 0:
-                yield None
+        for gpus in islice(combinations(fitting, shape.gpus), _GPU_SETS):
             alike = tuple(sorted(_load(gpu) for gpu in gpus))
             if alike in seen:
                 continue
@@ -244,23 +220,14 @@ class _LedgerSearchState:
             ).items()
         )
 
-    def explain(self, places: Sequence[Decision | None]) -> Steps[str]:
+    def explain(self, places: Sequence[Decision | None]) -> str:
         """Return why the first pod without a place has none, with all others where they would be."""
-        missing = places.index(None)
-        try:
-            for member, place in enumerate(places):
-                if place is not None:
-                    self.put(member, place)
-                    yield
-            asking = self._asking[self.kinds[missing]]
-            yield from self._predicates.prepare(asking.pod)
-            why = self._why_nowhere(asking)
-            while self._placed:
-                yield
-                self.take_back(self._placed[-1][0])
-        finally:
-            while self._placed:
-                self.take_back(self._placed[-1][0])
+        for member, place in enumerate(places):
+            if place is not None:
+                self.put(member, place)
+        why = self._why_nowhere(self._asking[self.kinds[places.index(None)]])
+        while self._placed:
+            self.take_back(self._placed[-1][0])
         return why
 
     def _why_nowhere(self, asking: GangCandidate) -> str:

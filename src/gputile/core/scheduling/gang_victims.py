@@ -66,7 +66,7 @@ def choose_gang_victims(
             elif number % _LOOKED_AT == 0:
                 yield
         levels = yield from _levels(cluster, rules, priority)
-        kinds = yield from kinds_of(chosen, cluster.predicates.repelling())
+        kinds = kinds_of(chosen, cluster.predicates.repelling())
         best: GangVictims | None = None
         low, high = 0, len(levels) - 1
         middle = high  # the first attempt tells whether the eviction of all is enough

@@ -11,7 +11,7 @@ from gputile.core.kube_predicates.pod_requests import insufficient, node_allocat
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import at_once
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -44,29 +44,29 @@ def new_nodes(
     barred: BarredTypes,
     *,
     most: int | None = None,
-) -> Steps[NewNodes]:
-    """Return, in steps, which nodes take ``pods``, GPU by GPU; a type that comes first is preferred.
+) -> NewNodes:
+    """Return which nodes take ``pods``, GPU by GPU; a type that comes first is preferred.
 
     ``starting`` is how many nodes of each type are there without having reported their GPUs: pods go there first.
     At most ``most`` nodes are added, or ``autoscaling.mostNodes``; if more are needed, the pods in front get them.
     """
     limit = configuration.autoscaling.most_nodes if most is None else most
-    found = yield from _packed(_Site(types, configuration, barred), pods, starting, limit)
+    found = _packed(_Site(types, configuration, barred), pods, starting, limit)
     if len(found.types) + len(found.refused) == len(pods):
         return found
-    in_order = yield from _packed(_Site(types, configuration, barred), pods, starting, limit, in_order=True)
+    in_order = _packed(_Site(types, configuration, barred), pods, starting, limit, in_order=True)
     first = [each for each in pods if each.pod.metadata.uid in in_order.types]
-    found = yield from _packed(_Site(types, configuration, barred), first, starting, limit)
+    found = _packed(_Site(types, configuration, barred), first, starting, limit)
     found.refused.update(in_order.refused)
     return found if len(found.types) == len(first) else in_order
 
 
 def nodes_by_sums(
     pods: Sequence[GangCandidate], types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes
-) -> Steps[Counter[str]]:
-    """Return, in steps, which nodes take all of ``pods`` in the eyes of one who adds up what a node has."""
+) -> Counter[str]:
+    """Return which nodes take all of ``pods`` in the eyes of one who adds up what a node has."""
     site = _Site(types, configuration, barred, by_sums=True)
-    found = yield from _packed(site, pods, {}, configuration.autoscaling.most_nodes)
+    found = _packed(site, pods, {}, configuration.autoscaling.most_nodes)
     return found.counts
 
 
@@ -77,7 +77,7 @@ def _packed(
     most: int,
     *,
     in_order: bool = False,
-) -> Steps[NewNodes]:
+) -> NewNodes:
     """Put each pod on the first node that takes it, and add a node where none does; the hardest pods come first.
 
     With ``in_order`` they come as they are.
@@ -86,12 +86,12 @@ def _packed(
     there = {site.add(kind) for kind in site.types for _ in range(min(starting.get(kind.name, 0), most))}
     for each in pods if in_order else sorted(pods, key=_hardness):
         uid = each.pod.metadata.uid
-        place = yield from site.put_on_a_node(each)
+        place = site.put_on_a_node(each)
         if place is None and (why := site.refused(each)) is not None:
             found.refused[uid] = why
             continue
         if place is None and found.counts.total() < most:
-            place = yield from site.put_on_a_new_node(each)
+            place = site.put_on_a_new_node(each)
             if place is None:
                 found.refused[uid] = site.refusals(each)
                 continue
@@ -140,14 +140,12 @@ class _Site:
     def type_of(self, name: str) -> str:
         return self._nodes[name].name
 
-    def put_on_a_node(self, each: GangCandidate) -> Steps[str | None]:
+    def put_on_a_node(self, each: GangCandidate) -> str | None:
         """Put a pod on the first node that takes it; return its name, None where none does."""
-        yield from self._predicates.prepare(each.pod)
         open_nodes = [name for name, reason in self._predicates.reasons(each.pod).items() if reason is None]
         for name in open_nodes:
             if not self._is_too_small(each, name) and self._put(each, name):
                 return name
-            yield
         return None
 
     def _is_too_small(self, each: GangCandidate, name: str) -> bool:
@@ -155,13 +153,13 @@ class _Site:
         why = self._barred.get((each.pod.metadata.uid, self._nodes[name].name))
         return why is not None and why.rule in _OF_NODES_THERE
 
-    def put_on_a_new_node(self, each: GangCandidate) -> Steps[str | None]:
+    def put_on_a_new_node(self, each: GangCandidate) -> str | None:
         """Put a pod on a new node of the first type that could take it; return its name, None where none could."""
         for kind in self.types:
             if self._refusal(each, kind) is not None:
                 continue
             name = self.add(kind)
-            reason = yield from self._predicates.reason(each.pod, name)
+            reason = at_once(self._predicates.reason(each.pod, name))
             if reason is None and self._put(each, name):
                 return name
             self._predicates.drop_node(name)

@@ -5,8 +5,7 @@ enough free in sum, and adds nodes for the pods that fit none.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +16,6 @@ from gputile.api.core import Node, NodeStatus, Pod
 from gputile.core.devices.node_type import NodeType
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.placement.steps import Steps
 from gputile.core.refusal import NodeTypeRule
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, by_age, new_nodes, nodes_by_sums
@@ -29,7 +27,7 @@ _KNOWN_TO_AUTOSCALERS: Final = (NodeTypeRule.TOO_LITTLE,)
 class NodesInSum:
     """The nodes that there are, in the eyes of an autoscaler.
 
-    ``predicates`` is as before after each question. ``reserved`` are pods that are counted there by their
+    ``reserved`` are pods that are counted there by their
     reservations: an autoscaler does not know these. ``starting`` are nodes that it expects to offer more than they do
     (``as_described``), by their names.
     """
@@ -38,20 +36,14 @@ class NodesInSum:
     reserved: Sequence[Pod]
     starting: Mapping[str, Node] = field(default_factory=dict)
 
-    @contextmanager
-    def looked_at(self) -> Iterator[Predicates]:
-        """Return the nodes as it sees them for as long as the context lasts, without the pods that are not there."""
-        nodes = [(pod, self.predicates.remove(pod.metadata.uid)) for pod in self.reserved]
-        as_they_are = [self.predicates.put_node(node) for node in self.starting.values()]
-        try:
-            yield self.predicates
-        finally:
-            for known in as_they_are:
-                if known is not None:
-                    self.predicates.put_node(known)
-            for pod, node in nodes:
-                if node:
-                    self.predicates.place(pod, node)
+    def seen(self) -> Predicates:
+        """Return the nodes as it sees them, without the pods that are not there yet."""
+        predicates = self.predicates.snapshot()
+        for pod in self.reserved:
+            predicates.remove(pod.metadata.uid)
+        for node in self.starting.values():
+            predicates.put_node(node)
+        return predicates
 
 
 class UnaskedNodes:
@@ -63,8 +55,8 @@ class UnaskedNodes:
         self._nodes, self._types, self._configuration, self._barred = nodes, types, configuration, barred
         self._unfit = {key: why for key, why in barred.items() if why.rule in _KNOWN_TO_AUTOSCALERS}
 
-    def left(self, pods: Iterable[GangCandidate]) -> Steps[set[str]]:
-        """Return, in steps, the UIDs of the pods that the nodes take which an autoscaler adds for certain, once it can.
+    def left(self, pods: Iterable[GangCandidate]) -> set[str]:
+        """Return the UIDs of the pods that the nodes take which an autoscaler adds for certain, once it can.
 
         It sees those of like pods that are more than all nodes have room for in sum, whatever others there are. As many
         of them as these new nodes take, GPU by GPU, need nobody else to ask.
@@ -73,7 +65,7 @@ class UnaskedNodes:
         for each in sorted(pods, key=by_age):
             groups.setdefault(likeness(each), []).append(each)
         found = set[str]()
-        rooms = yield from self._rooms([group[0] for group in groups.values()])
+        rooms = self._rooms([group[0] for group in groups.values()])
         for group, room in zip(groups.values(), rooms, strict=True):
             homeless = len(group) - room
             in_sum = {
@@ -81,52 +73,46 @@ class UnaskedNodes:
                 for kind in self._types
             }
             first = group[: max(in_sum.values(), default=0)]
-            one = yield from new_nodes(first, self._types, {}, self._configuration, self._barred, most=1)
+            one = new_nodes(first, self._types, {}, self._configuration, self._barred, most=1)
             for name in one.counts:
                 nodes = -(-max(0, homeless) // in_sum[name])
                 found.update(each.pod.metadata.uid for each in group[: nodes * len(one.types)])
         return found
 
-    def _rooms(self, pods: Iterable[GangCandidate]) -> Steps[list[int]]:
+    def _rooms(self, pods: Iterable[GangCandidate]) -> list[int]:
         """Return for each of ``pods`` how many like it all nodes have room for in sum, if no other comes."""
         rooms: list[int] = []
-        with self._nodes.looked_at() as predicates:
-            for each in pods:
-                yield from predicates.prepare(each.pod)
-                names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
-                rooms.append(sum(predicates.capacity_bound(each.pod, name) for name in names))
+        predicates = self._nodes.seen()
+        for each in pods:
+            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+            rooms.append(sum(predicates.capacity_bound(each.pod, name) for name in names))
         return rooms
 
-    def counts(self, pods: Collection[GangCandidate]) -> Steps[Counter[str]]:
-        """Return, in steps, how many nodes of each type an autoscaler is about to add for ``pods``."""
-        places = yield from self._places(pods)
+    def counts(self, pods: Collection[GangCandidate]) -> Counter[str]:
+        """Return how many nodes of each type an autoscaler is about to add for ``pods``."""
+        places = self._places(pods)
         homeless = [each for each in sorted(pods, key=by_age) if each.pod.metadata.uid not in places]
-        return (yield from nodes_by_sums(homeless, self._types, self._configuration, self._unfit))
+        return nodes_by_sums(homeless, self._types, self._configuration, self._unfit)
 
-    def starting_in_use(self, pods: Collection[GangCandidate]) -> Steps[set[str]]:
-        """Return, in steps, the names of the starting nodes that an autoscaler takes for those where ``pods`` will go.
+    def starting_in_use(self, pods: Collection[GangCandidate]) -> set[str]:
+        """Return the names of the starting nodes that an autoscaler takes for those where ``pods`` will go.
 
         It puts no placeholder there.
         """
         if not self._nodes.starting:
             return set()
-        places = yield from self._places(pods)
+        places = self._places(pods)
         return set(places.values()) & self._nodes.starting.keys()
 
-    def _places(self, pods: Collection[GangCandidate]) -> Steps[dict[str, str]]:
+    def _places(self, pods: Collection[GangCandidate]) -> dict[str, str]:
         """Return to which nodes an autoscaler believes that ``pods`` will go, by UID; starting ones come last."""
         places: dict[str, str] = {}
-        with self._nodes.looked_at() as predicates:
-            try:
-                for each in sorted(pods, key=by_age):
-                    yield from predicates.prepare(each.pod)
-                    names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
-                    if names:
-                        places[each.pod.metadata.uid] = min(names, key=self._nodes.starting.__contains__)
-                        predicates.place(each.pod, places[each.pod.metadata.uid])
-            finally:
-                for uid in places:
-                    predicates.remove(uid)
+        predicates = self._nodes.seen()
+        for each in sorted(pods, key=by_age):
+            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+            if names:
+                places[each.pod.metadata.uid] = min(names, key=self._nodes.starting.__contains__)
+                predicates.place(each.pod, places[each.pod.metadata.uid])
         return places
 
 

@@ -24,7 +24,6 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
-from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -190,7 +189,7 @@ class Simulation:
         for member in members:
             self._learn(member.pod, member.request)
         needed = needed_members(size, running)
-        plan = at_once(plan_gang(members, needed, self.engine, self._predicates, now_ns))
+        plan = plan_gang(members, needed, self.engine, self._predicates, now_ns)
         together = together_text(gang, needed)
         if not plan.fits:
             return [PodOutcome(pod, None, None, no_room_text(together, plan)) for pod in pods]

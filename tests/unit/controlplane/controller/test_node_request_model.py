@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Deleted
 from tests.conftest import examples
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
     WAIT,

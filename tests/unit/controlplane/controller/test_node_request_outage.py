@@ -87,6 +87,8 @@ class ModelCloud:
             self._nodes_come()
             for _ in range(2):  # a round reserves, and the next one starts; they come more often than those for nodes
                 self.bench.plan_gangs(self.now)
+                if self.bench.gates:
+                    self.bench.request(self.now)  # in the same round
                 self._schedule()
                 self._scale()
             self.said += [
@@ -125,7 +127,7 @@ class ModelCloud:
                     machine.free[gpu] -= units(waiting)
                     machine.empty = False
                     break
-        starting = self.bench.gates if not self.bench.planner.in_the_way() else []
+        starting = self.bench.gates if not self.bench.planner.being_deleted(self.bench.waiting.placeholders) else []
         for pod in starting:
             reservation = reservation_of(pod)
             assert reservation is not None

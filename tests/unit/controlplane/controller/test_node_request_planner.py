@@ -22,13 +22,14 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller import node_request_planner
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant
@@ -64,9 +65,9 @@ class Bench:
         self.state = ClusterState(configuration)
         self.waiting = WaitingPods(configuration, "gputile")
         self.gates: list[Pod] = []
-        self.gangs = GangPlanner(self.state, lambda: "x")
+        self.gangs = GangPlanner(configuration, lambda: "x")
         self._names = iter(range(1000))
-        self.planner = NodeRequestPlanner(self.state, self.waiting, self.gangs, lambda: str(next(self._names)))
+        self.planner = NodeRequestPlanner(configuration, self.gangs, lambda: str(next(self._names)))
         at_once(self.state.node_event(Replaced(nodes)))
 
     def put(self, *pods: Pod) -> None:
@@ -87,12 +88,28 @@ class Bench:
         """Run a round of gangs, ``after`` so many seconds; ``gates`` are of the pods that it starts."""
         self.state.tick(int((NOW + after) * SECOND))
         if self.state.ledger.configuration.admission.gangs:
-            self.gates = at_once(self.gangs.steps(int((NOW + after) * SECOND))).gates
+            self.gates = self.round_of_gangs(after).gates
+
+    def round_of_gangs(self, after: float) -> GangRound:
+        self.state.tick(int((NOW + after) * SECOND))
+        result = self.gangs.plan(self.state.snapshot())
+        for patch in (patch for patches in result.reservations for patch in patches):
+            self.state.expect(patch.pod, patch.reservation)
+        return result
+
+    def plan(self, after: float, planner: NodeRequestPlanner | None = None) -> NodeRequestRound:
+        """Plan a round of node requests only."""
+        self.state.tick(int((NOW + after) * SECOND))
+        return (planner or self.planner).plan(self.state.snapshot(), self.waiting.copy())
 
     def round(self, after: float = 10) -> NodeRequestRound:
         """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
         self.plan_gangs(after)
-        result = at_once(self.planner.steps(int((NOW + after) * SECOND)))
+        return self.request(after)
+
+    def request(self, after: float) -> NodeRequestRound:
+        """Ask for nodes only."""
+        result = self.plan(after)
         for job in result.created:
             at_once(self.waiting.pod_event(Applied(placeholder(job, NOW + after))))
         for name in result.deleted:
@@ -382,7 +399,7 @@ def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_
     bench.put(waits("p", mem=10))
 
     def round_(after: float) -> tuple[int, dict[str, str]]:
-        result = at_once(bench.planner.steps(int((NOW + after) * SECOND)))
+        result = bench.plan(after)
         return len(result.created), said(result)
 
     assert [round_(after)[0] for after in (10, 11, 500)] == [1, 0, 0]
@@ -394,8 +411,8 @@ def test_a_leader_that_takes_over_finds_the_placeholders() -> None:
     bench = fragmented()
     bench.put(waits("p", mem=10))
     bench.round()
-    successor = NodeRequestPlanner(bench.state, bench.waiting, bench.gangs, lambda: "other")
-    assert at_once(successor.steps(int((NOW + 12) * SECOND))).created == []
+    successor = NodeRequestPlanner(bench.state.ledger.configuration, bench.gangs, lambda: "other")
+    assert bench.plan(12, successor).created == []
 
 
 def test_a_placeholder_that_no_autoscaler_sees_yet_is_to_be_marked() -> None:

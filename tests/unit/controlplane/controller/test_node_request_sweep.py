@@ -10,9 +10,9 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, 
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.node_type import NodeType, node_types_of
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied
 from tests.fakes.corebuilders import pod
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import Bench, said, waits
 from tests.unit.core.devices.test_node_type import configured, described
 

@@ -8,14 +8,10 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
-from gputile.controlplane import event_loop
 from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
     WAIT,
@@ -72,18 +68,14 @@ class Requests:
         self.bench.put(waits("p", mem=10))
         self.writer = Writer()
         self.active = True
-        self.after = 10.0
-        self.requester = NodeRequester(
-            self.bench.planner,
-            self.writer,
-            lambda: self.active,
-            lambda: int((NOW + self.after) * SECOND),
-            UpdateQueue(),
-        )
+        self.requester = NodeRequester(self.bench.planner, self.writer, self.bench.waiting)
 
     async def round(self, after: float = 10) -> None:
-        self.after = after
-        await self.requester.run_round()
+        result = self.bench.plan(after)
+        if self.active:
+            await self.requester.write(result)
+        else:
+            self.bench.planner.abandon()
 
 
 async def test_a_placeholder_of_which_nobody_knows_is_not_written_again_at_once() -> None:
@@ -133,8 +125,7 @@ async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_no
     assert asked(requests.bench) == 0
 
 
-async def test_a_replica_that_does_not_lead_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 3600.0)  # it decides in one slice
+async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
     requests = Requests()
     requests.active = False
     await requests.round()
@@ -142,17 +133,6 @@ async def test_a_replica_that_does_not_lead_writes_nothing(monkeypatch: pytest.M
     requests.active = True
     await requests.round(11)
     assert len(requests.writer.created) == 1, "and what it decided then is forgotten"
-
-
-async def test_a_node_that_joins_is_looked_at_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod is bound to it soon, and its placeholder has to be gone by then."""
-    monkeypatch.setattr(node_requester, "ROUND_SECONDS", 3600.0)
-    requests = Requests()
-    running = asyncio.create_task(requests.requester.run())
-    requests.requester.wake()
-    async with asyncio.timeout(60):
-        await requests.writer.wrote.wait()
-    running.cancel()
 
 
 class Starting(Requests):
@@ -169,37 +149,34 @@ class Starting(Requests):
         for after in (20, 21):
             self.bench.plan_gangs(after)
         assert self.bench.gates, "the gang starts"
-        self.requester = NodeRequester(
-            self.bench.planner, self.writer, lambda: True, lambda: int((NOW + 22) * SECOND), UpdateQueue()
-        )
+        self.requester = NodeRequester(self.bench.planner, self.writer, self.bench.waiting)
 
 
-async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_requester, "ROUND_SECONDS", 3600.0)
+async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> None:
     starting = Starting()
-    running = asyncio.create_task(starting.requester.run())
+    await starting.requester.write(starting.bench.plan(22))
+    assert set(starting.writer.deleted) == {each.metadata.name for each in starting.placeholders}
+    waiting = asyncio.create_task(starting.requester.placeholders_gone())
+    await asyncio.sleep(0.2)
+    assert not waiting.done(), "they are deleted, and still there in an autoscaler's eyes"
+    starting.bench.drop(*starting.placeholders)
     async with asyncio.timeout(60):
-        waiting = asyncio.create_task(starting.requester.make_way())
-        await starting.writer.wrote.wait()
-        await asyncio.sleep(0.2)
-        assert not waiting.done(), "they are deleted, and still there in an autoscaler's eyes"
-        assert set(starting.writer.deleted) == {each.metadata.name for each in starting.placeholders}
-        starting.bench.drop(*starting.placeholders)
         await waiting
-    running.cancel()
 
 
 async def test_a_gang_does_not_wait_for_ever_for_placeholders_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_requester, "LOOKS", 2)
-    async with asyncio.timeout(60):
-        await Starting().requester.make_way()
-
-
-async def test_a_leader_that_is_new_does_not_know_yet_where_placeholders_stand() -> None:
     starting = Starting()
-    planner = NodeRequestPlanner(starting.bench.state, starting.bench.waiting, starting.bench.gangs, lambda: "new")
-    assert planner.in_the_way()
-    result = at_once(planner.steps(int((NOW + 22) * SECOND)))
-    assert set(result.deleted) == {each.metadata.name for each in starting.placeholders}
-    starting.bench.drop(*starting.placeholders)
-    assert not planner.in_the_way()
+    starting.bench.plan(22)
+    async with asyncio.timeout(60):
+        await starting.requester.placeholders_gone()
+
+
+async def test_a_leader_that_is_new_has_placeholders_deleted_where_gangs_start() -> None:
+    starting = Starting()
+    bench = starting.bench
+    planner = NodeRequestPlanner(bench.state.ledger.configuration, bench.gangs, lambda: "new")
+    assert set(bench.plan(22, planner).deleted) == {each.metadata.name for each in starting.placeholders}
+    assert planner.being_deleted(bench.waiting.placeholders)
+    bench.drop(*starting.placeholders)
+    assert not planner.being_deleted(bench.waiting.placeholders)

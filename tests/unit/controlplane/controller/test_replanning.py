@@ -11,9 +11,9 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HANDOVER_AN
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import NodeApplied
-from gputile.core.placement.steps import at_once
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
 from gputile.kube.objects import Applied
+from tests.fakes.coroutines import at_once
 from tests.stateful.gangmodel import NAMES, SECOND
 from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, Gangs, bound_of
 

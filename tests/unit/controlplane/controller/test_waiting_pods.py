@@ -10,8 +10,8 @@ from gputile.api.core import Pod, SchedulingGate
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, PLACEHOLDER_LABEL
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import waits
 
 pytestmark = pytest.mark.requirement("U8")

@@ -19,7 +19,6 @@ from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.gang_search import search
-from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling import gang_bound
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
@@ -41,13 +40,11 @@ class Boxes:
     taken: list[tuple[int, int]] = field(default_factory=list)
     tries: int = 0
 
-    def most(self, enough: int) -> Steps[int]:
-        yield
+    def most(self, enough: int) -> int:
         kinds = {size: sum(free // size for free in self.free) for size in self.sizes}
         return sum(min(self.sizes.count(size), room) for size, room in kinds.items())
 
-    def options(self, member: int) -> Iterator[int | None]:
-        yield None
+    def options(self, member: int) -> Iterator[int]:
         for box in range(len(self.free)):
             if self.free[box] >= self.sizes[member]:
                 yield box
@@ -88,7 +85,7 @@ def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[in
     sizes.sort(reverse=True)
     needed = data.draw(st.integers(1, len(sizes)))
     ground = Boxes(list(free), sizes)
-    found = at_once(search(sizes, needed, ground, 100_000))
+    found = search(sizes, needed, ground, 100_000)
     assert ground.free == free
     assert not ground.taken
     assert found.certain
@@ -109,7 +106,7 @@ def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[in
 def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> None:
     sizes = [5, 4, 4, 3, 3, 3]
     ground = Boxes([11, 11], sizes)  # 22 for 22, and no way to fill both
-    found = at_once(search(sizes, 6, ground, budget))
+    found = search(sizes, 6, ground, budget)
     assert ground.tries <= budget + len(sizes)
     assert ground.free == [11, 11]
     if not found.fits:
@@ -119,7 +116,7 @@ def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> N
 @pytest.mark.requirement("M13", "B5")
 def test_a_gang_of_thousands_needs_no_stack() -> None:
     sizes = [1] * 5000
-    assert at_once(search(sizes, 5000, Boxes([5000], sizes), 10_000)).fits
+    assert search(sizes, 5000, Boxes([5000], sizes), 10_000).fits
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -127,7 +124,7 @@ def test_more_pods_than_there_is_room_for_are_hopeless_at_once() -> None:
     """How many would have fitted is still told."""
     sizes = [3] * 8
     ground = Boxes([7, 7], sizes)
-    found = at_once(search(sizes, 5, ground, 10_000))
+    found = search(sizes, 5, ground, 10_000)
     assert (found.fits, found.certain, found.placed) == (False, True, 4)
     assert ground.tries <= 2 * len(sizes)
 
@@ -199,7 +196,7 @@ def plan(
 ) -> GangPlan:
     engine = PlacementEngine(ledger)
     members = [GangCandidate(each, engine.request(each)) for each in pods]
-    return at_once(plan_gang(members, needed, engine, predicates, 1, closed))
+    return plan_gang(members, needed, engine, predicates, 1, closed)
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -309,7 +306,7 @@ def test_it_is_no_less_than_what_has_a_place(
     free = tuple(size - gib for size, gib in zip(sizes, used, strict=True))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(gang_bound, "_MOST_GROUPS", groups)
-        bound = at_once(gang_bound.most_placed(specs, ledger, Predicates([node]), len(asked)))
+        bound = gang_bound.most_placed(specs, ledger, Predicates([node]), len(asked))
     assert bound >= most(free, tuple(gib for gib, _ in asked))
 
 

@@ -15,7 +15,6 @@ from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import NodeTypeRule, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
@@ -50,7 +49,7 @@ def planned(
     barred: BarredTypes | None = None,
 ) -> NewNodes:
     configuration = configured(*types)
-    return at_once(new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {}))
+    return new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {})
 
 
 def test_sums_do_not_count() -> None:
@@ -104,7 +103,7 @@ def autoscaler(
 
 
 def unasked(pods: Sequence[GangCandidate], existing: Predicates, *types: dict[str, object]) -> Counter[str]:
-    return at_once(autoscaler(existing, *types).counts(pods))
+    return autoscaler(existing, *types).counts(pods)
 
 
 def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None:
@@ -118,7 +117,7 @@ def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> N
     """A node of the type is there and has too few CPUs, say. What only gputile knows keeps no autoscaler from it."""
     for rule, count in ((NodeTypeRule.TOO_LITTLE, 0), (NodeTypeRule.PAUSED, 1), (NodeTypeRule.NOT_AS_DESCRIBED, 1)):
         barred = {("p0", "pool=gpu"): refusal_by(rule)}
-        found = at_once(autoscaler(Predicates(()), described(count=2), barred=barred).counts(sizes(10)))
+        found = autoscaler(Predicates(()), described(count=2), barred=barred).counts(sizes(10))
         assert found.total() == count, rule
 
 
@@ -126,8 +125,8 @@ def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
     existing, waiting = Predicates([node("n", 16)]), tolerant(pod("reserved", mem=16))
     existing.place(waiting, "n")
     view = autoscaler(existing, described(count=2), reserved=[waiting])
-    assert at_once(view.counts(sizes(10))) == {}
-    assert at_once(view.left(sizes(10))) == set()
+    assert view.counts(sizes(10)) == {}
+    assert view.left(sizes(10)) == set()
     assert existing.spare("n")[GPU_MEMORY] == 0, "it is counted again"
 
 
@@ -147,7 +146,7 @@ def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
 )
 def test_who_is_left_to_the_autoscaler(free: Sequence[int], units: Sequence[int], left: int) -> None:
     existing = Predicates([node(f"n{i}", each) for i, each in enumerate(free)])
-    assert len(at_once(autoscaler(existing, described(count=2)).left(sizes(*units)))) == left
+    assert len(autoscaler(existing, described(count=2)).left(sizes(*units))) == left
 
 
 def bare(name: str, *taints: Taint, cpus: str = "0") -> Node:
@@ -172,11 +171,11 @@ def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_
     existing = Predicates([there])
     before = dict(existing.alone(sizes(10)[0].pod))
     view = expecting(existing, there)
-    assert at_once(view.left(sizes(10))) == set()
-    assert len(at_once(view.left(sizes(10, 10, 10, 10)))) == 2, "as many as the GPUs of its node take"
-    assert at_once(view.counts(sizes(10, 10, 10))) == {}
-    assert at_once(view.counts(sizes(10, 10, 10, 10))) == {"pool=gpu": 1}
-    assert at_once(view.starting_in_use(sizes(10))) == {"there"}
+    assert view.left(sizes(10)) == set()
+    assert len(view.left(sizes(10, 10, 10, 10))) == 2, "as many as the GPUs of its node take"
+    assert view.counts(sizes(10, 10, 10)) == {}
+    assert view.counts(sizes(10, 10, 10, 10)) == {"pool=gpu": 1}
+    assert view.starting_in_use(sizes(10)) == {"there"}
     assert existing.alone(sizes(10)[0].pod) == before, "it is as it was"
     assert GPU_MEMORY not in existing.spare("there")
 
@@ -186,28 +185,26 @@ def test_a_node_is_not_expected_to_offer_more_than_its_kubelet_says_of_what_it_h
     each = GangCandidate(asking, request_of(asking))
     for cpus, left in (("0", 0), ("4", 1), ("16", 0)):
         there = bare("there", cpus=cpus)
-        assert len(at_once(expecting(Predicates([there]), there).left([each]))) == left, cpus
+        assert len(expecting(Predicates([there]), there).left([each])) == left, cpus
 
 
 def test_pods_are_expected_on_starting_nodes_only_where_others_have_no_room() -> None:
     there = bare("there")
     view = expecting(Predicates([there, node("n", 16)]), there)
-    assert at_once(view.starting_in_use(sizes(10))) == set()
-    assert at_once(view.starting_in_use(sizes(10, 10))) == {"there"}
+    assert view.starting_in_use(sizes(10)) == set()
+    assert view.starting_in_use(sizes(10, 10)) == {"there"}
 
 
-def test_what_a_starting_node_is_expected_to_offer_is_forgotten_when_steps_are_given_up() -> None:
+def test_what_a_starting_node_is_expected_to_offer_is_forgotten() -> None:
     there = bare("there")
     existing = Predicates([there])
-    steps = expecting(existing, there).left(sizes(10))
-    next(steps)
-    steps.close()
+    assert expecting(existing, there).left(sizes(10)) == set()
     assert GPU_MEMORY not in existing.spare("there")
 
 
 def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:
     barred = {("p0", "pool=gpu"): refusal_by(NodeTypeRule.PAUSED)}
-    assert at_once(autoscaler(Predicates(()), described(count=2), barred=barred).left(sizes(10))) == set()
+    assert autoscaler(Predicates(()), described(count=2), barred=barred).left(sizes(10)) == set()
 
 
 @given(
@@ -219,7 +216,7 @@ def test_the_pods_in_front_get_the_nodes_if_there_are_not_enough(units: list[int
     """Whoever is passed over would not have had a place on as many nodes behind all in front that have one."""
     configuration = configured(described(count=gpus))
     pods, types = sizes(*units), node_types_of(configured(described(count=gpus)))
-    found = at_once(new_nodes(pods, types, {}, configuration, {}, most=most))
+    found = new_nodes(pods, types, {}, configuration, {}, most=most)
     assert found.counts.total() <= most
     passed = [i for i, each in enumerate(pods) if each.pod.metadata.uid not in found.types]
     if passed:
@@ -302,5 +299,5 @@ def _put(amount: int, nodes: list[int]) -> bool:
 
 
 def test_nothing_is_asked_for_without_a_configuration() -> None:
-    found = at_once(new_nodes(sizes(1), (), {}, Configuration(), {}))
+    found = new_nodes(sizes(1), (), {}, Configuration(), {})
     assert worded(found.refused["p0"]) == "autoscaling.nodeTypes is empty"

@@ -15,6 +15,7 @@ from enum import Enum
 
 import msgspec
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang
@@ -23,7 +24,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import at_once
 from gputile.core.refusal import Refusal, ReservationRule
 from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -33,9 +34,8 @@ from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
-_LOOKED_AT = 1000  # pods in one step
 _REST_NS = 10 * _SECOND  # between two searches for one gang
-STEPS_A_ROUND = 10_000  # beyond these no further search begins in a round: news wait while it goes on
+MOST_SEARCHES = 16  # in one round
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
 _EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then is taken to have come to nothing
 _WAITING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
@@ -78,24 +78,25 @@ class PreemptionPlan:
 class GangPreemption:
     """What it remembers is of gangs that have unbound pods. Evictions are counted from the start."""
 
-    def __init__(self, cluster_state: ClusterState) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         self.evictions = 0
         self.evictions_refused = 0
-        self._cluster_state = cluster_state
-        self._configuration = cluster_state.ledger.configuration
+        self._cluster_state = ClusterState(configuration)  # the snapshot of the latest round
+        self._configuration = configuration
         self._plans: dict[GangName, PreemptionPlan] = {}
-        bound = cluster_state.bound_pods
-        self._refused = RefusedEvictions(lambda: cluster_state.now_ns / _SECOND, lambda uid: uid in bound.facts)
-        self._half_left = HalfLeftGangs(lambda: cluster_state.now_ns / _SECOND, bound.facts, bound.gangs)
+        self._refused = RefusedEvictions(self._now_s, lambda uid: uid in self._cluster_state.bound_pods.facts)
+        self._half_left = HalfLeftGangs(self._now_s, {}, {})
         self._rests: dict[GangName, tuple[frozenset[str], int]] = {}
-        self._asking: set[GangName] = set()  # that asked for a search in this round
-        self._passed_over: set[GangName] = set()  # that had none in the last rounds: they come first
-        self._steps_left = 0
+        self._searches_left = 0
 
-    def begin(self, names: Collection[GangName]) -> None:
-        """Begin a round; ``names`` are the gangs that have unbound pods."""
-        self._passed_over &= self._asking
-        self._asking, self._steps_left = set(), STEPS_A_ROUND
+    def _now_s(self) -> float:
+        return self._cluster_state.now_ns / _SECOND
+
+    def begin(self, state: ClusterState, names: Collection[GangName]) -> None:
+        """Begin a round on a snapshot; ``names`` are the gangs that have unbound pods."""
+        self._cluster_state = state
+        self._searches_left = MOST_SEARCHES
+        self._half_left.see(state.bound_pods.facts, state.bound_pods.gangs)
         for remembered in (self._plans, self._rests):
             for name in remembered.keys() - names:
                 del remembered[name]
@@ -106,8 +107,8 @@ class GangPreemption:
 
     # -- a new plan
 
-    def find(self, gang: Gang, closed: Collection[str] = ()) -> Steps[GangVictims | None]:
-        """Return, in steps, places for the pods that start together, and who leaves; None where that is not to be.
+    def find(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
+        """Return places for the pods that start together, and who leaves; None where that is not to be.
 
         No place is on a node whose name is in ``closed``.
         """
@@ -115,61 +116,37 @@ class GangPreemption:
         rested, until_ns = self._rests.get(gang.name, (frozenset(), 0))
         if rested == uids and 0 < until_ns - now_ns <= _REST_NS:
             return None
-        if not self._may_preempt(gang) or not self._has_its_turn(gang.name):
+        if not self._may_preempt(gang) or self._searches_left <= 0:
             return None
+        self._searches_left -= 1
         members: list[GangCandidate] = []
         try:
             for pod in gang.unreserved:
                 members.append(GangCandidate(pod, self._cluster_state.placement.engine.request(pod)))
-                yield
         except RequestError:
             return None
         self._rests[gang.name] = uids, now_ns + _REST_NS
-        steps = choose_gang_victims(
-            members, gang.needed, self._cluster_state.victim_search_input(closed), self._rules(), now_ns
-        )
-        try:
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    found: GangVictims | None = end.value
-                    return found
-                self._steps_left -= 1
-                yield
-        finally:
-            steps.close()
+        cluster = self._cluster_state.victim_search_input(closed)
+        return at_once(choose_gang_victims(members, gang.needed, cluster, self._rules(), now_ns))
 
-    def _has_its_turn(self, name: GangName) -> bool:
-        """Return whether a gang's search is made in this round: others that were passed over come first."""
-        self._asking.add(name)
-        if self._steps_left > 0 and (not self._passed_over or name in self._passed_over):
-            self._passed_over.discard(name)
-            return True
-        self._passed_over.add(name)
-        return False
-
-    def reserve(self, gang: Gang, found: GangVictims) -> Steps[GangPlan]:
-        """Note, in steps, that these places are reserved for a gang; return the plan."""
-        yield from self._half_left.begin(found.evicted, self._rules(), gang.name, _why(gang.name))
-        longest = yield from self._longest_s(found)
+    def reserve(self, gang: Gang, found: GangVictims) -> GangPlan:
+        """Note that these places are reserved for a gang; return the plan."""
+        at_once(self._half_left.begin(found.evicted, self._rules(), gang.name, _why(gang.name)))
+        longest = self._longest_s(found)
         lasts = self._configuration.preemption.keep_seconds + longest
         plan = GangPlan(found.places, True, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
         self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan
 
-    def _longest_s(self, found: GangVictims) -> Steps[int]:
-        """Return, in steps, in how many seconds all are to be gone that are evicted, or leave these places already."""
+    def _longest_s(self, found: GangVictims) -> int:
+        """Return in how many seconds all are to be gone that are evicted, or leave these places already."""
         state, now_s, longest = self._cluster_state, self._cluster_state.now_ns / _SECOND, 0
         facts = state.bound_pods.facts
-        for number, uid in enumerate(found.evicted):
+        for uid in found.evicted:
             if (known := facts.get(uid)) is not None:
                 longest = max(longest, known.grace_s)
-            if number % _LOOKED_AT == 0:
-                yield
         gpus = {chosen.gpu.uuid for place in found.places.values() for chosen in place.gpus}
-        yield
         for node in {place.node for place in found.places.values()}:
             for booking in state.ledger.on_node(node):
                 known = facts.get(booking.uid)
@@ -177,7 +154,6 @@ class GangPreemption:
                     continue
                 if any(share.uuid in gpus for share in booking.gpus):
                     longest = max(longest, int(known.leaves_at - now_s))
-            yield
         return longest
 
     def _may_preempt(self, gang: Gang) -> bool:
@@ -215,8 +191,8 @@ class GangPreemption:
 
     # -- reservations that were written
 
-    def look(self, gang: Gang, preempting: PreemptionPlan) -> Steps[tuple[PreemptionState, str]]:
-        """Return, in steps, what has become of the places of a gang, and why they are lost."""
+    def look(self, gang: Gang, preempting: PreemptionPlan) -> tuple[PreemptionState, str]:
+        """Return what has become of the places of a gang, and why they are lost."""
         now_ns = self._cluster_state.now_ns
         if preempting.refused and not preempting.evicted:
             return PreemptionState.LOST, preempting.refused
@@ -225,17 +201,16 @@ class GangPreemption:
             return PreemptionState.LOST, "its pods are others now"
         if len(preempting.plan.places) < gang.needed:
             return PreemptionState.LOST, f"it needs {gang.needed} places now"
-        bookings = yield from self._bookings(preempting)
+        bookings = self._bookings(preempting)
         if bookings is None:
             return PreemptionState.LOST, "a reservation of it is not there"
-        closed = yield from self._closed(pods, preempting.plan)
+        closed = self._closed(pods, preempting.plan)
         if closed:
             return PreemptionState.LOST, closed
         problems: list[Refusal[ReservationRule]] = []
         for booking in bookings.values():
             if (problem := lost_reservation(self._cluster_state.ledger, booking)) is not None:
                 problems.append(problem)
-            yield
         if not problems:
             return PreemptionState.FREE, ""
         for why in problems:
@@ -247,43 +222,37 @@ class GangPreemption:
         if not preempting.evicted and rules.over_budget(preempting.victims):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
-        if (yield from self._is_any_due(preempting)) and not (
-            yield from is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns)
+        if self._is_any_due(preempting) and not (
+            at_once(is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns))
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return PreemptionState.LEAVING, ""
 
-    def _closed(self, pods: Mapping[str, Pod], plan: GangPlan) -> Steps[str]:
-        """Return, in steps, which node of a plan takes a pod of it no longer, "" for none: it was cordoned, say."""
+    def _closed(self, pods: Mapping[str, Pod], plan: GangPlan) -> str:
+        """Return which node of a plan takes a pod of it no longer, "" for none: it was cordoned, say."""
         for uid, place in plan.places.items():
-            yield
             node = self._cluster_state.nodes.get(place.node)
             why = static_reason(pods[uid].spec, node) if node is not None else None
             if why is not None:
                 return f"node {place.node} takes pod {pods[uid].key} no longer: {why.text}"
         return ""
 
-    def due(self, name: GangName, preempting: PreemptionPlan) -> Steps[list[Eviction]]:
-        """Return, in steps, the evictions to ask for now."""
+    def due(self, name: GangName, preempting: PreemptionPlan) -> list[Eviction]:
+        """Return the evictions to ask for now."""
         facts, why = self._cluster_state.bound_pods.facts, _why(name)
         due: list[Eviction] = []
         for uid in self._refused.first(preempting.victims):
             if self._is_due(uid, preempting):
                 due.append(Eviction(name, uid, facts[uid].namespace, facts[uid].name, why))
-            yield
         return due
 
-    def rests(self) -> Steps[list[list[Eviction]]]:
-        """Return, in steps, the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang."""
-        due = yield from self._half_left.due(self._plans, self._to_leave())
+    def rests(self) -> list[list[Eviction]]:
+        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang."""
+        due = at_once(self._half_left.due(self._plans, self._to_leave()))
         return [[Eviction(None, uid, facts.namespace, facts.name, why) for uid, facts, why in rest] for rest in due]
 
-    def _is_any_due(self, preempting: PreemptionPlan) -> Steps[bool]:
-        for uid in preempting.victims:
-            if self._is_due(uid, preempting):
-                return True
-            yield
-        return False
+    def _is_any_due(self, preempting: PreemptionPlan) -> bool:
+        return any(self._is_due(uid, preempting) for uid in preempting.victims)
 
     def _is_due(self, uid: str, preempting: PreemptionPlan) -> bool:
         now_ns, known = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts.get(uid)
@@ -332,12 +301,11 @@ class GangPreemption:
     def _plan_for(self, eviction: Eviction) -> PreemptionPlan | None:
         return self._plans.get(eviction.gang) if eviction.gang is not None else None
 
-    def _bookings(self, preempting: PreemptionPlan) -> Steps[dict[str, Booking] | None]:
-        """Return, in steps, the reservations of a plan by UID, None where one is not there."""
+    def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
+        """Return the reservations of a plan by UID, None where one is not there."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
         for uid, place in preempting.plan.places.items():
-            yield
             booking = self._cluster_state.ledger.booking(uid)
             if place.allocation is None:
                 continue

@@ -7,7 +7,6 @@ from typing import Final
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang
 from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.core.devices.gang_membership import GangName
@@ -67,14 +66,14 @@ STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_
 class GangReports:
     """The events that tell the states of gangs. An event is left out where the one before it said the same."""
 
-    def __init__(self, cluster_state: ClusterState) -> None:
-        self._cluster_state = cluster_state
+    def __init__(self) -> None:
+        self._now_ns = 0
         self._reported: dict[GangName, tuple[EventReason, str]] = {}
         self._lacking_since: dict[GangName, int] = {}  # Unix time in nanoseconds
         self._told_now: list[GangName] = []  # in this round
 
-    def begin(self, names: Collection[GangName]) -> None:
-        self._told_now = []
+    def begin(self, names: Collection[GangName], now_ns: int) -> None:
+        self._told_now, self._now_ns = [], now_ns
         for remembered in (self._reported, self._lacking_since):
             for name in remembered.keys() - names:
                 del remembered[name]
@@ -94,7 +93,7 @@ class GangReports:
     def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
         """Add an event to the round, unless the last one of this gang said the same."""
         if reason in _LACKS_GPUS:
-            self._lacking_since.setdefault(gang.name, self._cluster_state.now_ns)
+            self._lacking_since.setdefault(gang.name, self._now_ns)
         else:
             self._lacking_since.pop(gang.name, None)
         if self._reported.get(gang.name) != (reason, message):

@@ -11,31 +11,23 @@ that is known here, and where one is not executed, none of those behind it is se
 """
 
 import asyncio
-import contextlib
 import logging
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_preemption import Eviction
-from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices
+from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
+from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
 from gputile.core.devices.reservation import encode_reservation, reservation_of
-from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
-from gputile.kube.objects import Deleted
 
 log = logging.getLogger(__name__)
-
-PAUSE_SECONDS = 0.05  # for changes that come together
-LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 
 
 class PodWriter(Protocol):
@@ -62,11 +54,7 @@ class PodWriter(Protocol):
 
 
 class GangWriter:
-    """Runs rounds while this replica is ``active``, after every change of the cluster state.
-
-    What the watches tell comes by ``updates``, and waits there while a round is planned. ``make_way`` is called and
-    waited for before pods may be bound to their places.
-    """
+    """Writes while this replica is ``active``; calls ``changed`` where another round is to follow soon."""
 
     def __init__(
         self,
@@ -74,43 +62,23 @@ class GangWriter:
         planner: GangPlanner,
         writer: PodWriter,
         active: Callable[[], bool],
-        unix_ns: Callable[[], int],
-        updates: UpdateQueue,
+        changed: Callable[[], None],
     ) -> None:
         self.planned = 0
         self.failures = 0
-        self.make_way: Callable[[], Awaitable[None]] = _nothing
         self._cluster_state = cluster_state
         self._planner = planner
         self._writer = writer
         self._active = active
+        self._changed = changed
         self._waiting = 0
         self._contradictions: list[str] = []
-        self._unix_ns = unix_ns
-        self._updates = updates
-        self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     @property
     def waiting(self) -> int:
         """How many gangs had pods without a reservation in the last round; 0 where another replica acts and counts."""
         return self._waiting if self._active() else 0
-
-    def changed(self) -> None:
-        self._changed.set()
-
-    async def run(self) -> NoReturn:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_PAUSE_SECONDS):
-                    await self._changed.wait()
-            await asyncio.sleep(PAUSE_SECONDS)
-            self._changed.clear()
-            if self._active():
-                started = time.monotonic()
-                await self.run_round()
-                # Rounds that take long leave the loop to others for as long again.
-                await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
     def states(self) -> Counter[EventReason]:
         """Return how many gangs there are by state, see ``GangPlanner.states``; none while this replica is inactive."""
@@ -120,27 +88,33 @@ class GangWriter:
         """Return since when a gang has had no GPUs, see ``GangPlanner.waiting_since``; 0 while this one is inactive."""
         return self._planner.waiting_since() if self._active() else 0.0
 
-    async def run_round(self) -> GangRound:
-        """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
-        async with self._updates.paused():
-            result = await in_slices(self._planner.steps(self._unix_ns()), self._active)
-            if result is None:
-                await in_slices(self._planner.abandon())
-                return GangRound()
+    async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
+        """Write what a round decided; its gates go when ``before_gates`` is done."""
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
-            self.changed()
+            self._changed()
         if result.contradictions and result.contradictions != self._contradictions:
             log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
         self._contradictions = result.contradictions
+        current = [patches async for patches in taking_turns(result.reservations) if self._expect(patches)]
         for event in result.events:
-            await in_slices(self._record(event))
+            log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
+            async for pod in taking_turns(event.pods):
+                self._writer.record(pod, event.reason, event.message, warning=event.warning)
         await asyncio.gather(
-            for_each(self._write_gang, result.reservations),
-            self._ungate_all(result.gates),
+            for_each(self._write_gang, current),
+            self._ungate_all(result.gates, before_gates),
             for_each(self._evict_all, result.evictions),
         )
-        return result
+
+    def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
+        """Count what is to be written to the pods of a gang; return whether all are as they were planned with."""
+        if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
+            self._changed()
+            return False
+        for patch in patches:
+            self._cluster_state.expect(patch.pod, patch.reservation)
+        return True
 
     async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
         preemption = self._planner.preemption
@@ -165,19 +139,13 @@ class GangWriter:
             self._writer.record(victim, EventReason.PREEMPTED, each.why, warning=False)
 
     async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
-        stages = groupby(sorted(writes, key=_stage), key=_stage)
         executed = True
-        for _, stage in stages:
+        for _, stage in groupby(sorted(writes, key=_stage), key=_stage):
             if executed:
                 executed = all(await for_each(self._write_reservation, stage))
-            else:
-                await in_slices(self._not_written(stage))
-
-    def _not_written(self, writes: Iterable[ReservationPatch]) -> Steps[None]:
-        """Take back, in steps, what was expected of writes that are not sent."""
-        for write in writes:
-            self._cluster_state.not_written(write.pod)
-            yield
+                continue
+            async for write in taking_turns(stage):
+                self._cluster_state.not_written(write.pod)
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:
         """Write a reservation, and return whether it is certain that this was executed."""
@@ -195,9 +163,9 @@ class GangWriter:
                 return False
             return True
 
-    async def _ungate_all(self, pods: Sequence[Pod]) -> None:
-        if pods:
-            await self.make_way()
+    async def _ungate_all(self, pods: Sequence[Pod], before: Awaitable[None] | None) -> None:
+        if before is not None:
+            await before
         await for_each(self._ungate, pods)
 
     async def _ungate(self, pod: Pod) -> None:
@@ -213,10 +181,10 @@ class GangWriter:
         """Read a pod back whose write failed, or may have; where it cannot be read, what was known before holds."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
-        self.changed()
+        self._changed()
         if isinstance(error, NotFound):
             # The write was for this pod by name, so nothing has to be read: whoever has the name now is another pod.
-            at_once(self._cluster_state.pod_event(Deleted(pod)))
+            self._cluster_state.pod_gone(pod)
             return
         try:
             found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
@@ -224,20 +192,10 @@ class GangWriter:
             self._cluster_state.not_written(pod)
             return
         if found is None or found.metadata.uid != pod.metadata.uid:
-            at_once(self._cluster_state.pod_event(Deleted(pod)))
+            self._cluster_state.pod_gone(pod)
             return
         self._cluster_state.written(found)
         self._cluster_state.not_written(pod)
-
-    def _record(self, event: GangEvent) -> Steps[None]:
-        log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
-        for pod in event.pods:
-            self._writer.record(pod, event.reason, event.message, warning=event.warning)
-            yield
-
-
-async def _nothing() -> None:
-    """Do nothing: nothing is in the way of pods."""
 
 
 def _stage(write: ReservationPatch) -> int:

@@ -12,12 +12,11 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import allocation_text, pod, share
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node
 
 
@@ -100,9 +99,9 @@ class PreemptingBench(Bench):
     ) -> None:
         super().__init__(gpus=gpus)
         self.view = ClusterState(configuration or Configuration(admission=AdmissionConfiguration(gangs=True)))
-        self.planner = GangPlanner(self.view, self.new_plan)
+        self.planner = GangPlanner(self.view.ledger.configuration, self.new_plan)
         at_once(self.view.node_event(Replaced([node(gpus=gpus)])))
-        at_once(self.view.budget_event(Replaced([])))
+        self.view.budget_event(Replaced([]))
         self.cluster = Cluster(self)
         self.now_s = float(NOW)
         self.labels = dict(labels or {})  # of the pods of low priority
@@ -136,10 +135,10 @@ class PreemptingBench(Bench):
 
     async def write(self, after: float = 1.0) -> GangRound:
         self.now_s += after
-        writer = GangWriter(
-            self.view, self.planner, self.cluster, lambda: True, lambda: int(self.now_s * SECOND), UpdateQueue()
-        )
-        return await writer.run_round()
+        self.view.tick(int(self.now_s * SECOND))
+        result = self.planner.plan(self.view.snapshot())
+        await GangWriter(self.view, self.planner, self.cluster, lambda: True, lambda: None).write(result)
+        return result
 
     def reserved(self) -> list[str]:
         return sorted(name for name, each in self.cluster.pods.items() if reservation_of(each) is not None)

@@ -24,12 +24,11 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import encode_reservation, reservation_of
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.coroutines import at_once
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
@@ -68,7 +67,7 @@ class Bench:
     def __init__(self, *nodes: Node, gpus: int = 4) -> None:
         self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self.plans = 0
-        self.planner = GangPlanner(self.view, self.new_plan)
+        self.planner = GangPlanner(self.view.ledger.configuration, self.new_plan)
         at_once(self.view.node_event(Replaced(nodes or [node(gpus=gpus)])))
 
     def new_plan(self) -> str:
@@ -80,7 +79,12 @@ class Bench:
             at_once(self.view.pod_event(Applied(member(name, i, size or count, **more))))
 
     def round(self, after: float = 0) -> GangRound:
-        return at_once(self.planner.steps(int((NOW + after) * SECOND)))
+        """Plan a round, and count what it would write as written."""
+        self.view.tick(int((NOW + after) * SECOND))
+        result = self.planner.plan(self.view.snapshot())
+        for patch in (patch for patches in result.reservations for patch in patches):
+            self.view.expect(patch.pod, patch.reservation)
+        return result
 
 
 def placed(result: GangRound) -> list[str]:
@@ -96,7 +100,7 @@ def test_what_a_round_that_was_given_up_would_have_told_is_told_by_the_next() ->
     bench.gang("g", 3)
     told = said(bench.round())
     assert told == {"g": EventReason.GANG_TOO_LARGE}
-    at_once(bench.planner.abandon())
+    bench.planner.abandon()
     assert said(bench.round()) == told
     assert said(bench.round()) == {}
 
@@ -311,7 +315,7 @@ def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
 def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_object: bool) -> None:
     """Pods are created one by one, and a ResourceQuota refuses the last ones: for how long, nobody knows."""
     bench, labels = Bench(), {POD_GROUP_LABEL: "g"} if by_object else _labels("g", 4)
-    at_once(bench.view.group_event(Replaced([PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(4))])))
+    bench.view.group_event(Replaced([PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(4))]))
     bench.gang("g", 3, labels=labels)
     told = [event for after in range(0, 7200, 60) for event in bench.round(after).events]
     assert [event.reason for event in told] == ["GangIncomplete"]
@@ -364,14 +368,14 @@ def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
     assert not bench.round().events, "whether there are PodGroups is not known yet"
-    at_once(bench.view.no_groups())
+    bench.view.no_groups()
     assert "the cluster has no PodGroups" in bench.round().events[0].message
-    at_once(bench.view.group_event(Replaced([])))
+    bench.view.group_event(Replaced([]))
     assert "PodGroup default/job does not exist" in bench.round().events[0].message
     group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
-    at_once(bench.view.group_event(Applied(group)))
+    bench.view.group_event(Applied(group))
     assert placed(bench.round()) == ["job-0", "job-1"]
-    at_once(bench.view.group_event(Deleted(group)))
+    bench.view.group_event(Deleted(group))
     assert not bench.round().gates, "a gang of unknown size goes no further"
 
 
@@ -381,7 +385,7 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
     """The simulator says the same: what is not 1 or more is no size."""
     bench = Bench()
     bench.gang("job", 2, labels={POD_GROUP_LABEL: "job"})
-    at_once(bench.view.group_event(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least)))))
+    bench.view.group_event(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least))))
     found = bench.round()
     assert not found.reservations
     assert "its spec.minMember is not 1 or more" in found.events[0].message
@@ -389,7 +393,7 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
 
 def begun(bench: Bench, labels: dict[str, str]) -> list[Pod]:
     """A gang of three of which one pod runs, and two still have their gates; return these as they were stored."""
-    at_once(bench.view.group_event(Replaced([GROUP])))
+    bench.view.group_event(Replaced([GROUP]))
     bench.gang("job", 3, labels=labels)
     stored = [bench.view.expect(w.pod, w.reservation) for each in bench.round().reservations for w in each]
     (first,) = [each for each in stored if (hold := reservation_of(each)) is not None and hold.first]
@@ -418,7 +422,10 @@ def test_a_plan_that_has_begun_goes_on_whatever_becomes_of_its_pod_group(event: 
     """The PodGroup, or its kind, is deleted between two Bindings of one gang."""
     bench = Bench()
     left = begun(bench, {POD_GROUP_LABEL: "job"})
-    at_once(bench.view.group_event(event) if event is not None else bench.view.no_groups())
+    if event is not None:
+        bench.view.group_event(event)
+    else:
+        bench.view.no_groups()
     found = bench.round(1)
     assert not found.reservations, "others would get the GPUs, and the gang would run in part"
     assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
@@ -429,10 +436,10 @@ def test_a_plan_that_has_begun_goes_on_whatever_becomes_of_its_pod_group(event: 
 @pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS)])
 def test_a_plan_that_has_not_begun_ends_with_its_pod_group(event: WatchEvent[PodGroup]) -> None:
     bench = Bench()
-    at_once(bench.view.group_event(Replaced([GROUP])))
+    bench.view.group_event(Replaced([GROUP]))
     bench.gang("job", 3, labels={POD_GROUP_LABEL: "job"})
     bench.round()
-    at_once(bench.view.group_event(event))
+    bench.view.group_event(event)
     found = bench.round(1)
     assert not found.gates
     assert [w.reservation for each in found.reservations for w in each] == [None] * 3
@@ -465,8 +472,8 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     bench, acting = Bench(gpus=1), True
     bench.gang("g", 2)
     writer: Any = SilentWriter()
-    keeper = GangWriter(bench.view, bench.planner, writer, lambda: acting, lambda: NOW * SECOND, UpdateQueue())
-    await keeper.run_round()
+    keeper = GangWriter(bench.view, bench.planner, writer, lambda: acting, lambda: None)
+    await keeper.write(bench.round())
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0

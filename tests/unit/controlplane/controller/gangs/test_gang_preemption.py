@@ -10,9 +10,9 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
@@ -71,7 +71,7 @@ async def test_a_gang_does_not_preempt_before_the_budgets_are_known() -> None:
     bench.view.budgets_read = False
     bench.comes("g", 2)
     assert not placed(await bench.write())
-    at_once(bench.view.budget_event(Replaced([])))
+    bench.view.budget_event(Replaced([]))
     assert placed(await bench.write()) == ["g-0", "g-1"]
 
 
@@ -79,12 +79,12 @@ async def test_a_gang_does_not_preempt_before_the_budgets_are_known() -> None:
 async def test_the_budgets_of_the_cluster_are_kept_for_all_victims_together() -> None:
     bench = PreemptingBench(labels={"app": "x"})
     bench.comes("g", 2)
-    at_once(bench.view.budget_event(Applied(budget(1))))
+    bench.view.budget_event(Applied(budget(1)))
     for _ in range(3):
         assert not placed(await bench.write(11))
-    at_once(bench.view.budget_event(Applied(budget(2))))
+    bench.view.budget_event(Applied(budget(2)))
     assert placed(await bench.write(11)) == ["g-0", "g-1"]
-    at_once(bench.view.budget_event(Deleted(budget(2))))
+    bench.view.budget_event(Deleted(budget(2)))
     await bench.write()
     assert len(bench.cluster.evicted) == 2
 
@@ -95,7 +95,7 @@ async def test_of_a_pod_group_as_many_leave_as_it_can_do_without(size: int, leav
     bench = PreemptingBench(labels={POD_GROUP_LABEL: "v"})
     bench.comes("g", 1)
     group = PodGroup(metadata=ObjectMeta(name="v", namespace="default"), spec=PodGroupSpec(min_member=size))
-    at_once(bench.view.group_event(Replaced([group])))
+    bench.view.group_event(Replaced([group]))
     for _ in range(2):
         await bench.write()
     assert len(bench.cluster.evicted) == leave
@@ -120,7 +120,7 @@ async def test_nobody_leaves_for_a_gang_that_would_not_be_whole_and_none_of_its_
 async def test_nobody_leaves_when_the_plan_is_not_enough_any_more(change: str) -> None:
     """The places are kept, and nobody has been evicted yet."""
     bench = PreemptingBench(gpus=2, labels={"app": "x"})
-    at_once(bench.view.budget_event(Applied(budget(2))))
+    bench.view.budget_event(Applied(budget(2)))
     bench.comes("g", 3, size=2)
     if change == "no CPU":
         for each in [each for each in bench.cluster.pods.values() if each.metadata.name.startswith("g-")]:
@@ -146,7 +146,7 @@ async def test_nobody_leaves_when_the_plan_is_not_enough_any_more(change: str) -
             meta = msgspec.structs.replace(each.metadata, labels=labels)
             bench.watch(bench.cluster.store(msgspec.structs.replace(each, metadata=meta)))
     else:
-        at_once(bench.view.budget_event(Applied(budget(1))))
+        bench.view.budget_event(Applied(budget(1)))
     seen = [reason for _ in range(3) for reason in bench.reasons(await bench.write())]
     assert not bench.cluster.evicted
     assert "PreemptionEnded" in seen
@@ -309,7 +309,7 @@ async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
     await bench.write()
     await bench.write()
     evicted = list(bench.cluster.evicted)
-    bench.planner = GangPlanner(bench.view, bench.new_plan)
+    bench.planner = GangPlanner(bench.view.ledger.configuration, bench.new_plan)
     for _ in range(3):
         await bench.write()
     assert bench.cluster.evicted == evicted

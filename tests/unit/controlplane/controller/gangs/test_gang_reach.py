@@ -9,10 +9,9 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Replaced
 from tests.fakes.corebuilders import pod
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, member, placed, said
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, member, placed, said
 from tests.unit.controlplane.controller.test_node_request_planner import Bench as RequestBench
 from tests.unit.controlplane.controller.test_node_request_planner import node, runs
 from tests.unit.core.devices.test_node_type import configured, described
@@ -40,18 +39,18 @@ class Bench(RequestBench):
     def __init__(self, on: Mapping[str, str] = X, *, types: tuple[str, ...] = ("pool=x", "pool=y")) -> None:
         described_types = [described(count=2, label=label) for label in types]
         super().__init__(node("nx", type_="pool=x"), gangs=True, configuration=configured(*described_types))
-        at_once(self.state.budget_event(Replaced([])))
+        self.state.budget_event(Replaced([]))
         self.put(*(_important(runs(f"r{gpu}", "nx", gpu, 10)) for gpu in range(2)))
         self.comes("a", on, after=0)
-        self.plan(1)
-        assert said(self.plan(STARVED)) == {}
+        self.gangs_round(1)
+        assert said(self.gangs_round(STARVED)) == {}
 
     def comes(self, name: str, on: Mapping[str, str], *, after: float = STARVED, units: int = 15) -> None:
         """Have a gang of two pods come."""
         self.put(*(asking(name, number, 2, on, after, units) for number in range(2)))
 
-    def plan(self, after: float) -> GangRound:
-        return at_once(self.gangs.steps(int((NOW + after) * SECOND)))
+    def gangs_round(self, after: float) -> GangRound:
+        return self.round_of_gangs(after)
 
     def types_asked(self, after: float) -> list[str]:
         """Return the types of the nodes that a round asks for."""
@@ -68,9 +67,9 @@ def test_a_node_that_changes_its_labels_is_looked_at_again() -> None:
     bench.join(node("ny", type_="pool=x"))
     bench.put(runs("r2", "ny", 0, 5))
     bench.comes("b", {}, units=5)
-    assert said(bench.plan(STARVED + 1))["b"] == "GangBehind"
+    assert said(bench.gangs_round(STARVED + 1))["b"] == "GangBehind"
     bench.join(node("ny", type_="pool=y"))
-    assert [name for name in placed(bench.plan(STARVED + 2)) if name.startswith("b")] == ["b-0", "b-1"]
+    assert [name for name in placed(bench.gangs_round(STARVED + 2)) if name.startswith("b")] == ["b-0", "b-1"]
 
 
 def test_nodes_are_asked_for_gangs_behind_it() -> None:
@@ -80,7 +79,7 @@ def test_nodes_are_asked_for_gangs_behind_it() -> None:
     bench.comes("b", Y)
     assert bench.types_asked(STARVED + 1) == ["pool=y"]
     bench.join(node("ny", type_="pool=y"))
-    assert placed(bench.plan(STARVED + 60)) == ["b-0", "b-1"]
+    assert placed(bench.gangs_round(STARVED + 60)) == ["b-0", "b-1"]
 
 
 def test_no_nodes_are_asked_for_gangs_that_would_have_room_but_for_it() -> None:
@@ -90,7 +89,7 @@ def test_no_nodes_are_asked_for_gangs_that_would_have_room_but_for_it() -> None:
     bench.round(STARVED + 1)
     assert {each.metadata.name for each in bench.gangs.without_room()} == {"a-0", "a-1"}
     bench.put(runs("r2", "nx", 0, 4), runs("r3", "nx", 1, 4))
-    bench.plan(STARVED + 15)
+    bench.gangs_round(STARVED + 15)
     names = {each.metadata.name for each in bench.gangs.without_room()}
     assert names == {"a-0", "a-1", "b-0", "b-1"}, "others have taken the room"
 
@@ -101,7 +100,7 @@ def test_pods_leave_for_gangs_behind_it_where_it_could_not_go(on: Mapping[str, s
     bench.join(node("ny", type_="pool=y"))
     bench.put(runs("low0", "ny", 0, 10), runs("low1", "ny", 1, 10))
     bench.comes("b", on)
-    assert said(bench.plan(STARVED + 1))["b"] == told
+    assert said(bench.gangs_round(STARVED + 1))["b"] == told
 
 
 @pytest.mark.parametrize(("on", "told"), [(Y, "GangWaiting"), (X, "GangBehind")])
@@ -110,4 +109,4 @@ def test_only_those_are_told_of_it_whom_it_keeps_from_nodes(on: Mapping[str, str
     bench.join(node("ny", type_="pool=y"))
     bench.put(*(_important(runs(f"s{gpu}", "ny", gpu, 10)) for gpu in range(2)))
     bench.comes("b", on)
-    assert said(bench.plan(STARVED + 1))["b"] == told
+    assert said(bench.gangs_round(STARVED + 1))["b"] == told

@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
+import threading
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane import event_loop
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, Plans, Rounds, in_worker_thread
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")
@@ -39,37 +41,60 @@ class BoundMeanwhile:
         pass
 
 
+def rounds(
+    bench: Bench,
+    writer: BoundMeanwhile,
+    updates: UpdateQueue,
+    compute: Callable[[Callable[[], Plans]], Awaitable[Plans]],
+) -> Rounds:
+    gang_writer = GangWriter(bench.view, bench.planner, writer, lambda: True, lambda: None)
+    return Rounds(
+        bench.view, updates, Planners((bench.planner, gang_writer)), lambda: True, lambda: NOW * SECOND, compute
+    )
+
+
 @pytest.mark.anyio
-async def test_a_round_sees_the_cluster_as_it_was_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever step it is at when the news come that one of the pods is bound that it looks for places for."""
-    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 0.0)  # others get their turn after each step
-    came_in_time, step = True, 0
-    while came_in_time:
-        step, came_in_time = step + 1, await _bound_at(step)
-    assert step > 10, "a round has many steps"
-
-
-async def _bound_at(step: int) -> bool:
-    """Run a round in which the watch delivers after so many steps; return whether it had as many."""
-    bench, updates, steps = Bench(), UpdateQueue(), 0
+async def test_news_that_come_while_a_round_is_planned_are_known_before_it_is_written() -> None:
+    """One of the pods is bound meanwhile: nothing is written for its gang, and the other one is planned anew."""
+    bench, updates, writer = Bench(), UpdateQueue(), Starting()
     bench.gang("g", 2)
 
-    def active() -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == step:
-            updates.put(bench.view.pod_event(Applied(member("g", 0, 2, version="2", node="n"))))
-        return True
+    async def compute(plan: Callable[[], Plans]) -> Plans:
+        plans = plan()
+        bound = member("g", 0, 2, version="2", node="n")
+        updates.put(lambda: bench.view.pod_event(Applied(bound)))
+        await updates.drained()
+        return plans
 
-    gang_writer = GangWriter(bench.view, bench.planner, BoundMeanwhile(), active, lambda: NOW * SECOND, updates)
     async with asyncio.TaskGroup() as group:
         taking = group.create_task(updates.run())
-        assert placed(await gang_writer.run_round()) == ["g-0", "g-1"]
-        await updates.drained()
+        plans = await rounds(bench, writer, updates, compute).run_round()
         taking.cancel()
+    assert plans.gangs is not None
+    assert placed(plans.gangs) == ["g-0", "g-1"]
+    assert writer.happened == []
     (booking,) = bench.view.ledger.bookings()
     assert (booking.name, booking.node, booking.reserved) == ("g-0", "n", False)
-    return steps >= step
+
+
+@pytest.mark.anyio
+async def test_the_loop_goes_on_while_a_round_is_planned_in_the_worker_thread() -> None:
+    """The plan waits for something that only the loop can do."""
+    bench, told = Bench(), threading.Event()
+    bench.gang("g", 2)
+
+    async def compute(plan: Callable[[], Plans]) -> Plans:
+        asyncio.get_running_loop().call_later(0.01, told.set)
+
+        def waits() -> Plans:
+            assert told.wait(60)
+            return plan()
+
+        return await in_worker_thread(waits)
+
+    plans = await rounds(bench, Starting(), UpdateQueue(), compute).run_round()
+    assert plans.gangs is not None
+    assert placed(plans.gangs) == ["g-0", "g-1"]
 
 
 @pytest.mark.anyio
@@ -81,16 +106,18 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
     bench.gang("odd", 2, born="2030-03-17T17:00:00Z")
     bench.gang("g", 2)
     bench.view.ledger.apply(PodApplied(member("odd", 1, 2, node="elsewhere")))
-    gang_writer = GangWriter(
-        bench.view, bench.planner, BoundMeanwhile(), lambda: True, lambda: NOW * SECOND, UpdateQueue()
-    )
+    gang_writer = GangWriter(bench.view, bench.planner, BoundMeanwhile(), lambda: True, lambda: None)
     with caplog.at_level(logging.ERROR):
-        assert placed(await gang_writer.run_round()) == ["g-0", "g-1"]
-        assert (await gang_writer.run_round()).contradictions
+        result = bench.round()
+        assert placed(result) == ["g-0", "g-1"]
+        await gang_writer.write(result)
+        result = bench.round()
+        assert result.contradictions
+        await gang_writer.write(result)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "gang default/odd: pod default/odd-1 already holds GPUs of node elsewhere" in said
     at_once(bench.view.pod_event(Applied(member("odd", 1, 2, version="2", node="elsewhere"))))
-    assert not (await gang_writer.run_round()).contradictions
+    assert not bench.round().contradictions
 
 
 class Starting(BoundMeanwhile):
@@ -107,7 +134,7 @@ class Starting(BoundMeanwhile):
         self.happened.append(f"{pod.metadata.name} starts")
         return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
 
-    async def make_way(self) -> None:
+    async def placeholders_go(self) -> None:
         self.happened.append("there is way")
 
 
@@ -115,8 +142,7 @@ class Starting(BoundMeanwhile):
 async def test_pods_start_when_there_is_way_for_them() -> None:
     bench, starting = Bench(), Starting()
     bench.gang("g", 2)
-    gang_writer = GangWriter(bench.view, bench.planner, starting, lambda: True, lambda: NOW * SECOND, UpdateQueue())
-    gang_writer.make_way = starting.make_way
-    for _ in range(3):
-        await gang_writer.run_round()
+    gang_writer = GangWriter(bench.view, bench.planner, starting, lambda: True, lambda: None)
+    await gang_writer.write(bench.round())
+    await gang_writer.write(bench.round(), starting.placeholders_go())
     assert starting.happened == ["there is way", "g-0 starts", "g-1 starts"]

@@ -1,0 +1,135 @@
+"""Runs the controller's rounds: wake, take a snapshot, plan on it in a worker thread, write, and tell.
+
+The event loop owns the cluster state, and goes on with what the watches tell while a round is planned. The worker
+thread reads nothing but a snapshot, which is taken between two updates, so that no list is known to it in part, and
+what the planners remember, which nobody else touches meanwhile. What was planned for pods that have changed since is
+not written; each write holds for the version of its pod that was planned with.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
+from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.waiting_pods import WaitingPods
+
+PAUSE_SECONDS = 0.05  # for changes that come together
+LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
+REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes them
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """What a round decided; None where nobody had to decide."""
+
+    gangs: GangRound | None = None
+    requests: NodeRequestRound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planners:
+    """Who plans in each round, and who writes it; None where gangs, or node requests, are off."""
+
+    gangs: tuple[GangPlanner, GangWriter] | None = None
+    requests: tuple[NodeRequestPlanner, WaitingPods, NodeRequester] | None = None
+
+
+async def in_worker_thread(plan: Callable[[], Plans]) -> Plans:
+    return await asyncio.to_thread(plan)
+
+
+class Rounds:
+    """Runs rounds while this replica is ``active``; ``compute`` calls what plans, in another thread."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        updates: UpdateQueue,
+        planners: Planners,
+        active: Callable[[], bool],
+        unix_ns: Callable[[], int],
+        compute: Callable[[Callable[[], Plans]], Awaitable[Plans]] = in_worker_thread,
+    ) -> None:
+        self._state, self._updates = state, updates
+        self._active, self._unix_ns = active, unix_ns
+        self._gangs, self._requests = planners.gangs, planners.requests
+        self._compute = compute
+        self._woken = asyncio.Event()
+        self._requests_woken = True
+        self._requested_at = 0.0
+
+    def wake(self, *, for_requests: bool = False) -> None:
+        """Run a round soon.
+
+        It is to plan node requests as well where a node has joined, or has got a pod: its placeholder is to be gone
+        before an autoscaler looks for another node for it.
+        """
+        self._requests_woken = self._requests_woken or for_requests
+        self._woken.set()
+
+    async def run(self) -> NoReturn:
+        pause = LONGEST_PAUSE_SECONDS if self._requests is None else REQUEST_SECONDS
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+            await asyncio.sleep(PAUSE_SECONDS)
+            self._woken.clear()
+            if self._active():
+                started = time.monotonic()
+                await self.run_round()
+                # Rounds that take long leave the processor to others for as long again.
+                await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
+
+    async def run_round(self) -> Plans:
+        """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
+        async with self._updates.paused():
+            self._state.tick(self._unix_ns())
+            snapshot = self._state.snapshot()
+            waiting = self._requests[1].copy() if self._requests is not None else None
+        due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
+        if due:
+            self._requests_woken, self._requested_at = False, time.monotonic()
+        plans = await self._compute(lambda: self._plan(snapshot, waiting, due=due))
+        if not self._active():
+            self._abandon(plans)
+            return Plans()
+        gangs = plans.gangs or GangRound()
+        requested = self._write_requests(plans.requests, starts=bool(gangs.gates))
+        if self._gangs is not None:
+            await self._gangs[1].write(gangs, requested)
+        else:
+            await requested
+        return plans
+
+    def _plan(self, snapshot: ClusterState, waiting: WaitingPods | None, *, due: bool) -> Plans:
+        """Plan gangs, and after them node requests, if these are ``due`` or placeholders may be in a gang's way."""
+        gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
+        starts = gangs is not None and bool(gangs.gates)
+        if self._requests is None or waiting is None or not (due or starts):
+            return Plans(gangs)
+        return Plans(gangs, self._requests[0].plan(snapshot, waiting))
+
+    def _abandon(self, plans: Plans) -> None:
+        if self._gangs is not None:
+            self._gangs[0].abandon()
+        if self._requests is not None and plans.requests is not None:
+            self._requests[0].abandon()
+
+    async def _write_requests(self, requests: NodeRequestRound | None, *, starts: bool) -> None:
+        """Write what is asked for; where gangs start, wait until no placeholder stands in their place."""
+        if self._requests is None:
+            return
+        if requests is not None:
+            await self._requests[2].write(requests)
+        if starts:
+            await self._requests[2].placeholders_gone()
