@@ -3,7 +3,7 @@
 What one command needs costs the others, and the help, no time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
@@ -18,11 +18,15 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command before its module is imported: which function or group it is there, and its help in one line."""
+    """A command before its module is imported: which function or group it is there, and its help in one line.
+
+    ``examples`` are what the help of the command ends with, each after the program's name.
+    """
 
     module: str
     name: str
     help: str
+    examples: tuple[str, ...] = ()
 
 
 PEOPLE: Mapping[str, Entry] = {
@@ -30,16 +34,62 @@ PEOPLE: Mapping[str, Entry] = {
         "simulate",
         "simulate",
         "Decide node and GPUs for each pod of some manifests, with the code that schedules live.",
+        (
+            "simulate --from-cluster -f deploy.yaml",
+            "simulate --from-cluster --mode cgpu --need 8GiB",
+            "simulate --cluster cluster.yaml -f pods.yaml --compare packing",
+        ),
     ),
-    "inspect": Entry("inspect", "inspect", "Show for each GPU node how much of each GPU is allocated."),
-    "explain": Entry("explain", "explain", "Say why a pod is where it is, or why it is pending, and what would help."),
-    "top": Entry("top", "top", "Show nodes, GPUs or pods, those with most booked first, live."),
-    "web": Entry("web", "web", "Serve a page that shows the cluster's GPUs as tiles, live."),
-    "status": Entry("status", "status", "Say whether gputile is deployed, and what each GPU node is set to."),
+    "inspect": Entry(
+        "inspect",
+        "inspect",
+        "Show for each GPU node how much of each GPU is allocated.",
+        ("inspect", "inspect -d -n team-a", "inspect -o bars -l ack.node.gpu.schedule=cgpu"),
+    ),
+    "explain": Entry(
+        "explain",
+        "explain",
+        "Say why a pod is where it is, or why it is pending, and what would help.",
+        ("explain web-5d4f-a -n team-a", "explain deployment/web", "explain team-a/web-5d4f-a --all -o yaml"),
+    ),
+    "top": Entry(
+        "top",
+        "top",
+        "Show nodes, GPUs or pods, those with most booked first, live.",
+        ("top", "top pods -n team-a --sort used", "top gpus --once -o json"),
+    ),
+    "web": Entry(
+        "web",
+        "web",
+        "Serve a page that shows the cluster's GPUs as tiles, live.",
+        ("web", "web --port 8080", "web --context staging"),
+    ),
+    "status": Entry(
+        "status",
+        "status",
+        "Say whether gputile is deployed, and what each GPU node is set to.",
+        ("status", "status --wait 120", "status --installed-in gpu-system -o yaml"),
+    ),
     "nodepool": Entry(
-        "nodepool", "nodepool", "Write the commands and manifests of a GPU node pool on EKS, AKS or GKE."
+        "nodepool",
+        "nodepool",
+        "Write the commands and manifests of a GPU node pool on EKS, AKS or GKE.",
+        (
+            "nodepool -f pool.yaml > pool.sh",
+            "nodepool -f pool.yaml --set mode=cgpu --set gpus.count=4",
+            "schema nodepool",
+        ),
     ),
-    "replay": Entry("replay", "replay", "Replay a GPU trace: how much each placement policy gets onto the same GPUs."),
+    "replay": Entry(
+        "replay",
+        "replay",
+        "Replay a GPU trace: how much each placement policy gets onto the same GPUs.",
+        (
+            "replay traces/",
+            "replay traces/ --policy packing --policy fgd",
+            "replay traces/ --scenario departures -o json",
+        ),
+    ),
     "schema": Entry(
         "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
     ),
@@ -67,7 +117,7 @@ class _Commands(Mapping[str, Any]):
             group = typer.main.get_group(found)
             group.name = name
             return group
-        alone = plain(found, name)
+        alone = plain(found, name, entry.examples)
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -121,12 +171,13 @@ class _ForPeople(_Sections):
     sections: ClassVar = {"Commands": PEOPLE}
 
 
-def plain(command: Any, name: str) -> typer.Typer:
+def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
     """Return a program that is this one command. Its help is plain text: loading Rich takes longer than all else."""
+    lines = "".join(f"\n  gputile {each}" for each in examples)
     alone = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
     )
-    alone.command(name)(command)
+    alone.command(name, epilog=f"\b\nExamples:{lines}" if lines else None)(command)
     return alone
 
 

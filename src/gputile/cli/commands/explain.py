@@ -18,7 +18,7 @@ from gputile.cli.options.common import (
     namespace_option,
 )
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json
+from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_data
 from gputile.cli.output.terminal import write_remedies, write_table, write_text
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 
@@ -29,13 +29,20 @@ if TYPE_CHECKING:
     from gputile.tools.simulator.explanation import PodExplanation
     from gputile.tools.simulator.node_reports import GpuReport, NodeReport
 
+_PODS = ("pod", "pods", "po")
+_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
 
 
 def explain(
     pod: Annotated[
-        str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.", autocompletion=candidates.pods)
+        str,
+        typer.Argument(
+            metavar="POD",
+            help="NAME, NAMESPACE/NAME or TYPE/NAME: pod/x, deployment/x, for which a pod that waits goes first.",
+            autocompletion=candidates.pods,
+        ),
     ],
     namespace: Annotated[
         str | None,
@@ -63,19 +70,42 @@ def explain(
     from gputile.tools.simulator.explanation import explain_pod
 
     if pod.count("/") > 1 or not all(pod.split("/")):
-        fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
-    if "/" in pod and (why := broken_label_name(pod.partition("/")[0])):
+        fail(f"{pod!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
+    if "/" in pod and (why := broken_label_name(pod.partition("/")[0].lower())):
         fail(f"the namespace of {pod}: {why}", BAD_INPUT)
     reach = Reach(kubeconfig, context, request_timeout)
     state = read_state(Source(cluster or (), config, reach, installed_in))
-    key = pod if "/" in pod else f"{namespace or state.namespace}/{pod}"
+    within = namespace or state.namespace
+    type_, slash, name = pod.partition("/")
+    key = pod if slash and type_.lower() not in _PODS else f"{within}/{name or type_}"
     found = next((each for each in state.pods if each.key == key), None)
+    if found is None and slash:
+        found = _of_workload(type_.lower(), name, within, state.pods)
     if found is None:
         _not_there(key, state.pods, reach if not cluster else None)
     explanation = explain_pod(found, state.nodes, state.pods, state.configuration, time.time_ns())
     _write_answer(output, explanation, every=every_node)
     if not explanation.placed:
         raise typer.Exit(NOT_PLACED)
+
+
+def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
+    """Return a pod of a workload, one that waits before the others; None where there is none."""
+    from gputile.tools.simulator.running_pods import owners_of
+
+    kinds = (_SHORT.get(type_, type_), _SHORT.get(type_, type_).removesuffix("s"))
+    found = [
+        each
+        for each in pods
+        if each.metadata.namespace == namespace
+        and any(owner.name == name and owner.kind.lower() in kinds for owner in owners_of(each))
+    ]
+    if not found:
+        return None
+    chosen = min(found, key=lambda each: (each.finished, bool(each.spec.node_name), each.key))
+    waiting = sum(not each.finished and not each.spec.node_name for each in found)
+    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} wait; this is {chosen.metadata.name}")
+    return chosen
 
 
 def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
@@ -96,10 +126,10 @@ def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
 
 
 def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:
-    if output is Output.JSON:
+    if output.is_data:
         from gputile.tools.simulator.explanation import explain_answer
 
-        write_json(explain_answer(explanation))
+        write_data(explain_answer(explanation), output)
         return
     for sentence in explanation.text:
         write_text(sentence)

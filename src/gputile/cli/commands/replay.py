@@ -14,7 +14,7 @@ import typer
 from gputile.cli.options import candidates
 from gputile.cli.options.common import Printed, option, takes
 from gputile.cli.output.progress import counted
-from gputile.cli.output.streams import Output, fail, write_json
+from gputile.cli.output.streams import Output, fail, write_data
 from gputile.cli.output.terminal import write_table
 from gputile.cli.running import unwinding_on_signals
 
@@ -103,8 +103,8 @@ def replay(options: ReplayOptions) -> None:
 
 
 def _show(outcomes: list[Outcome], output: Output, print_table: Callable[[list[Outcome]], None]) -> None:
-    if output is Output.JSON:
-        write_json(outcomes)
+    if output.is_data:
+        write_data(outcomes, output)
     else:
         print_table(outcomes)
 

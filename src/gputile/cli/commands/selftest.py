@@ -19,7 +19,7 @@ from gputile.api.wording import described
 from gputile.cli.app import CONTEXT
 from gputile.cli.options.common import Printed, option
 from gputile.cli.output.progress import Progress
-from gputile.cli.output.streams import ExitCode, Output, fail, write, write_json
+from gputile.cli.output.streams import ExitCode, Output, fail, write, write_data
 from gputile.cli.output.terminal import write_table
 from gputile.cli.running import unwinding_on_signals
 from gputile.node.isolation.selftest import MemoryRow, TimeRow
@@ -94,8 +94,8 @@ def isolation(
                 memory, times = _real(limit_mib or LIMIT_MIB, seconds)
     except LibraryMissing as error:
         fail(str(error))
-    if output is Output.JSON:
-        write_json(IsolationAnswer(memory, times))
+    if output.is_data:
+        write_data(IsolationAnswer(memory, times), output)
     else:
         _print(memory)
         _print_times(times)
@@ -119,8 +119,8 @@ def symbols(
         known, refused = len(functions(driver)), unknown(driver)
     except (NotADriver, LibraryMissing) as error:
         fail(str(error))
-    if output is Output.JSON:
-        write_json(SymbolsAnswer(known, refused))
+    if output.is_data:
+        write_data(SymbolsAnswer(known, refused), output)
     else:
         write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
     if refused:

@@ -18,7 +18,7 @@ from gputile.cli.options.common import (
 )
 from gputile.cli.options.configuration import INSTALLED_IN
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_json
+from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_data
 from gputile.cli.output.terminal import columns
 from gputile.cli.running import Watch, watched
 
@@ -56,8 +56,8 @@ def status(
     from gputile.tools.views.status import RolloutPhase, table
 
     def show(found: "Installation") -> None:
-        if output is Output.JSON:
-            write_json(found)
+        if output.is_data:
+            write_data(found, output)
         else:
             write(table(found, columns()))
 
@@ -66,7 +66,7 @@ def status(
     if watch:
         reach = Reach(kubeconfig, context, request_timeout)
         first = read_installation(reach, installed_in, release)
-        watched(first, lambda: read_installation(reach, installed_in, release), show, redraw=output is not Output.JSON)
+        watched(first, lambda: read_installation(reach, installed_in, release), show, redraw=not output.is_data)
     deadline = time.monotonic() + wait
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         while True:

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Config,
+    Context,
+    Kubeconfig,
+    Printed,
+    Reach,
+    RequestTimeout,
+    namespace_option,
+)
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.output.streams import Output, note, write, write_json
+from gputile.cli.output.streams import Output, fail, note, write, write_data
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
-from gputile.cli.running import watched
+from gputile.cli.running import Watch, watched
 from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
@@ -35,6 +44,11 @@ class TopOf(StrEnum):
 def top(
     of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES,
     sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED,
+    namespace: Annotated[str, namespace_option("The pods' namespace; others are not listed, amounts count all.")] = "",
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+    ] = False,
+    watch: Watch = False,
     once: Annotated[
         bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
     ] = False,
@@ -52,16 +66,21 @@ def top(
     for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
+    if watch and (once or output.is_data):
+        fail("--watch shows a table again and again: leave --once and -o out")
+    if watch and source.read_once is not None:
+        fail(f"--watch: {source.read_once} can be read only once; name a file")
     once = once or source.read_once is not None
     state = read_state(source)
-    live = output is not Output.JSON and not once and sys.stdout is not None and sys.stdout.isatty()
+    live = watch or (not output.is_data and not once and sys.stdout is not None and sys.stdout.isatty())
     looks = _looks(source)
-    found = _answer(state, sort, looks, twice=not live)
+    of_namespace = "" if all_namespaces else namespace
+    found = _answer(state, sort, looks, of_namespace, twice=not live)
     if live:
-        again = partial(_look_again, state, source, sort, looks)
+        again = partial(_look_again, state, source, sort, looks, of_namespace)
         watched(found, again, lambda each: _show(each, of, looks, lines() if redraws() else None), redraw=True)
-    elif output is Output.JSON:
-        write_json(found)
+    elif output.is_data:
+        write_data(found, output)
         _say_why(looks)
     else:
         _show(found, of, looks, None)
@@ -76,11 +95,18 @@ def _looks(source: Source) -> "UsageLooks | None":
     return UsageLooks(source.reach, source.installed_in)
 
 
-def _look_again(state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None") -> "TopAnswer":
-    return _answer(state.again(source), order, looks, twice=False)
+def _look_again(
+    state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None", namespace: str
+) -> "TopAnswer":
+    return _answer(state.again(source), order, looks, namespace, twice=False)
 
 
-def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
+def _answer(
+    state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", namespace: str, *, twice: bool
+) -> "TopAnswer":
+    """Return the rows; of pods, those of one namespace, "" for all."""
+    import msgspec
+
     from gputile.tools.web.state import PageState
     from gputile.tools.web.top_rows import top_answer
 
@@ -90,7 +116,9 @@ def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None"
     page.pods_replaced(state.pods)
     page.take_difference()
     tiles = list(page.page.nodes.values())
-    return top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
+    found = top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
+    pods = [pod for pod in found.pods if not namespace or pod.namespace == namespace]
+    return msgspec.structs.replace(found, pods=pods)
 
 
 def _say_why(looks: "UsageLooks | None") -> None:

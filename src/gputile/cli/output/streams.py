@@ -32,6 +32,12 @@ class Output(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_data(self) -> bool:
+        """Whether programs read it."""
+        return self is not Output.TABLE
 
 
 def coloured(stream: TextIO) -> bool:
@@ -74,6 +80,11 @@ def write_json(value: Any) -> None:
     import msgspec
 
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def write_data(value: Any, output: Output) -> None:
+    """Print a result for programs."""
+    (write_yaml if output is Output.YAML else write_json)(value)
 
 
 def write_yaml(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recognises what is asked of other systems: HAMi, KAI, Run:ai and Volcano, whose words gputile ignores.
+"""Recognises what is asked of other systems, HAMi, KAI, Run:ai and Volcano, which gputile ignores.
 
 A pod that asks for a GPU by such words alone would be placed as one without a GPU, so it is an error. Other words
 choose which GPU or when, and a note says what to write for gputile.

@@ -101,6 +101,12 @@ class Subject:
                 self.predicates.place(other, other.spec.node_name)
         self.engine = PlacementEngine(self.ledger)
 
+    def is_sibling(self, uid: str) -> bool:
+        """Return whether another pod has the same controller: where it goes, a new one takes its place."""
+        mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
+        other = self._others.get(uid)
+        return other is not None and any(each.uid in mine for each in other.metadata.owner_references)
+
     def instead(self, pod: Pod) -> "Subject":
         """Return the subject with ``pod`` in its place.
 

@@ -126,11 +126,14 @@ def advice(
     The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
     than free capacity. ``now_ns`` is Unix time in nanoseconds.
     """
+    outcomes = list(outcomes)
     there = [
         *scenario.bound,
         *scenario.waiting,
         *(_bound(each, each.node) for each in outcomes if each.node is not None),
     ]
+    asked = Counter(workload_of(each.pod) for each in outcomes)
+    placed = Counter(workload_of(each.pod) for each in outcomes if each.node is not None)
     found: dict[str, Advice] = {}
     subject: Subject | None = None
     for pod in pods:
@@ -146,7 +149,10 @@ def advice(
         nodes: dict[str, list[str]] = {}
         for report in reports:
             nodes.setdefault(report.text, []).append(report.name)
-        found[pod.metadata.uid] = Advice(nodes, remedies(subject, reports))
+        changes, owner = remedies(subject, reports), workload_of(pod)
+        if placed[owner]:
+            changes.append(Remedy(f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}", []))
+        found[pod.metadata.uid] = Advice(nodes, changes)
     return found
 
 

@@ -66,7 +66,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
         found = [
             _smaller(subject, request, [report.name for report in open_nodes]),
             _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
-            _in_tree(subject, [report for report in reports if report.in_tree and not report.gpu]),
+            _in_tree(subject, [report for report in reports if report.in_tree and report.gpus and not report.gpu]),
             _new_node(subject, request),
         ]
     told = [proposal for proposal in found if proposal is not None]
@@ -120,8 +120,9 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a few pods of a node without which the request fits; None if it does not fit the empty node."""
-    bookings = sorted(subject.ledger.on_node(name), key=lambda b: (sum(share.mib for share in b.gpus), b.key))
+    """Return a few pods of a node without which the request fits; None where only siblings could make room."""
+    others = (booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid))
+    bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
     def fits(leaving: Sequence[Booking]) -> bool:
         return subject.fits_without(request, name, frozenset(booking.uid for booking in leaving))

@@ -106,7 +106,7 @@ def _owner_among(
     pod: Pod, objects: Mapping[Owner, Sequence[Pod]], owned: Mapping[Owner, Mapping[str, str]]
 ) -> Owner | None:
     """Return the object of the manifests that a pod of the cluster belongs to, None if there is none."""
-    for candidate in _owners(pod):
+    for candidate in owners_of(pod):
         if candidate in objects:
             return candidate
     for key, labels in owned.items():
@@ -115,7 +115,7 @@ def _owner_among(
     return None
 
 
-def _owners(pod: Pod) -> Iterable[Owner]:
+def owners_of(pod: Pod) -> Iterable[Owner]:
     """Yield the objects that a pod may come from: its controller, and the controller's own creator."""
     owner = owner_of(pod)
     yield owner

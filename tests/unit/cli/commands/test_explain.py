@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
@@ -115,7 +116,7 @@ def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c"])
 def test_what_is_no_pods_name_is_told_as_that(state: str, name: str) -> None:
-    assert f"error: {name!r} is no pod: give NAME or NAMESPACE/NAME" in explained(state, name, code=2)
+    assert f"error: {name!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME" in explained(state, name, code=2)
 
 
 def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
@@ -189,3 +190,37 @@ def test_no_line_is_wider_than_the_terminal(state: str, width: int) -> None:
     result = run.invoke(app, ["explain", "team/waits", "--cluster", state], env={"COLUMNS": str(width)})
     assert result.exit_code == 3
     assert max(map(len, result.stdout.splitlines())) <= width
+
+
+WORKLOAD = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: team}
+spec:
+  replicas: 3
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 16}}}]}
+"""
+
+
+@pytest.mark.parametrize("word", ["pod/waits", "pods/waits", "po/waits"])
+def test_a_pod_by_its_type(state: str, word: str) -> None:
+    assert "Pod team/waits asks for 16 units" in explained(state, word, "-n", "team", code=3)
+
+
+@pytest.mark.parametrize("word", ["deployment/web", "deployments/web", "deploy/web", "Deployment/web"])
+def test_a_pod_of_a_workload(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "state.yaml"
+    path.write_text(CLUSTER + "---" + WORKLOAD)
+    result = run.invoke(app, ["explain", word, "-n", "team", "--cluster", str(path)])
+    assert (result.exit_code, "web has 3 pods, of which 3 wait; this is web-" in result.stderr) == (3, True)
+    assert "Pod team/web-" in result.stdout
+    assert run.invoke(app, ["explain", "sts/web", "-n", "team", "--cluster", str(path)]).exit_code == 2
+
+
+def test_yaml_has_what_json_has(state: str) -> None:
+    words = ("waits", "-n", "team")
+    found = yaml.safe_load(explained(state, *words, "-o", "yaml", code=3))
+    assert found == json.loads(explained(state, *words, "-o", "json", code=3))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition
@@ -51,6 +52,22 @@ def test_programs_get_all_of_it(server: FakeApiServer, kubeconfig: str) -> None:
     assert [node["name"] for node in found["nodes"]] == ["n"]
     assert [(gpu["index"], gpu["bookedMib"]) for gpu in found["gpus"]] == [(1, 3 * GIB), (0, 0)]
     assert [pod["gpus"] for pod in found["pods"]] == [[1]]
+
+
+def test_pods_of_one_namespace(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 1, 3))
+    shown = {}
+    for words in (["-n", "default"], ["-n", "other"], ["-n", "other", "-A"]):
+        result = run.invoke(app, ["top", "pods", "-o", "yaml", "--kubeconfig", kubeconfig, *words])
+        found = yaml.safe_load(result.stdout)
+        shown[" ".join(words)] = [pod["name"] for pod in found["pods"]]
+        assert found["nodes"][0]["bookedMib"] == 3 * GIB
+    assert shown == {"-n default": ["web-5d4f-a"], "-n other": [], "-n other -A": ["web-5d4f-a"]}
+
+
+@pytest.mark.parametrize("words", [["--once"], ["-o", "json"]])
+def test_what_does_not_go_with_watch(words: list[str]) -> None:
+    assert run.invoke(app, ["top", "-w", *words]).exit_code == 2
 
 
 def test_what_is_used_stands_beside_what_is_booked(

@@ -60,3 +60,22 @@ def test_pods_that_wait_for_something_else_than_room(tmp_path: Path) -> None:
     near += "labelSelector: {matchLabels: {app: late}}}]}"
     early = pod("early", 1, spec=f"affinity: {{{near}}},")
     assert advised(tmp_path, gated + member + early + pod("late", 1, labels="app: late"), gangs=True) == {}
+
+
+def test_no_pod_of_the_same_workload_is_to_leave_but_fewer_replicas_fit(tmp_path: Path) -> None:
+    """A pod that leaves would be made again by its controller."""
+    text = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  replicas: 3
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 15}}}]}
+"""
+    (found,) = advised(tmp_path, text).values()
+    changes = [remedy.change for remedy in found.remedies]
+    assert not [each for each in changes if "ends" in each]
+    assert changes[-1] == "deployment/d makes 2 pods instead of 3"
