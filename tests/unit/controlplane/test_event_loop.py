@@ -1,11 +1,12 @@
 """Requests for many objects, several at once; computations in slices, and updates between them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices, several_at_once
+from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices, several_at_once, taking_turns
 from gputile.core.placement.steps import Steps
 
 
@@ -71,10 +72,12 @@ async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
     async def scene() -> list[str]:
         intake, seen = UpdateQueue(), []
 
-        def news(text: str, steps: int = 1) -> Steps[None]:
-            for i in range(steps):
-                seen.append(f"{text}{i}")
-                yield
+        def news(text: str, steps: int = 1) -> Callable[[], Awaitable[None]]:
+            async def update() -> None:
+                async for i in taking_turns(range(steps)):
+                    seen.append(f"{text}{i}")
+
+            return update
 
         taking = asyncio.create_task(intake.run())
         async with intake.paused():
