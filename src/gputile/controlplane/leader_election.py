@@ -71,7 +71,6 @@ class LeaderElection:
 
     ``catch_up`` lists the cluster anew; its argument tells whether the replica before may have left writes under way,
     since it did not release the Lease. ``leading`` is called when this replica may act again after it might not.
-    ``note`` returns what the next leader is to know, None where it needs nothing.
     """
 
     def __init__(
@@ -79,21 +78,14 @@ class LeaderElection:
         lease: LeaseHolder,
         catch_up: Callable[[bool], Awaitable[None]],
         leading: Callable[[], None] | None = None,
-        note: Callable[[], str] | None = None,
     ) -> None:
         self._lease = lease
         self._catch_up = catch_up
         self._leading = leading or (lambda: None)
-        self._note = note
         self._caught_up: tuple[str, int] | None = None  # the term of the Lease that this replica has caught up in
 
     def leads(self) -> bool:
         return self._lease.valid() and self._caught_up == self._lease.term
-
-    def _leave_note(self) -> None:
-        """Leave what the next leader is to know; before this replica has caught up, what stands there is another's."""
-        if self._note is not None and self._caught_up == self._lease.term:
-            self._lease.leave(self._note())
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, and catch up where another replica may have acted since.
@@ -104,7 +96,6 @@ class LeaderElection:
             NotReady: another replica holds the Lease, or has taken it meanwhile, or this one has stopped.
             KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
         """
-        self._leave_note()
         lapsed = not self._lease.valid()
         if not await (self._lease.acquire() if lapsed else self._lease.renew()):
             raise NotReady(_who_leads(self._lease.holder))
@@ -161,7 +152,6 @@ class LeaderElection:
         A Lease that was released tells the next replica that no writes are under way. A replica that has not caught up
         yet cannot say that of the one before.
         """
-        self._leave_note()
         caught_up, self._caught_up = self._caught_up == self._lease.term, None
         if not (release and caught_up):
             self._lease.give_up()

@@ -25,7 +25,6 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode, micro_timestamp_of
 from gputile.api.other_groups import Lease
-from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
 from gputile.kube.timing import SYSTEM_CLOCK, Clock
@@ -42,7 +41,7 @@ RELEASED_S = 1.0
 class LeaseRecord:
     """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid.
 
-    ``uid`` tells it from one of the same name that was deleted. ``note`` is what a holder has left for those after it.
+    ``uid`` tells it from one of the same name that was deleted.
     """
 
     resource_version: str
@@ -50,7 +49,6 @@ class LeaseRecord:
     duration: float
     transitions: int = 0
     uid: str = ""
-    note: str = ""
 
     @property
     def released(self) -> bool:
@@ -91,20 +89,6 @@ class LeaseState:
         self.vacated = False
         self.given_up = False
         self._seen_at = NEVER
-        self._left: tuple[tuple[str, int], str] | None = None
-
-    def leave(self, note: str) -> None:
-        """Write ``note`` with the next renewal. It is for as long as this replica holds the lease without a break."""
-        if self.record is not None:
-            self._left = ((self.record.uid, self.record.transitions), note)
-
-    @property
-    def note(self) -> str:
-        """What the lease is to say for those who hold it next: what is left there, where this replica left nothing."""
-        if self.record is None:
-            return ""
-        term, note = self._left or (("", 0), "")
-        return note if term == (self.record.uid, self.record.transitions) else self.record.note
 
     def valid(self, now: float) -> bool:
         """Return whether the lease is certainly this replica's."""
@@ -139,12 +123,8 @@ class LeaseState:
         """Return the record to write, on the condition that the version in it is still the current one."""
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
-        changed_hands = self.record.holder != self.identity
-        transitions = self.record.transitions + changed_hands
-        note = self.record.note if changed_hands else self.note
-        return LeaseRecord(
-            self.record.resource_version, self.identity, self.duration, transitions, self.record.uid, note
-        )
+        transitions = self.record.transitions + (self.record.holder != self.identity)
+        return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
 
     def written(self, record: LeaseRecord, started: float, now: float) -> None:
         """Take note that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
@@ -201,15 +181,6 @@ class LeaseHolder:
         return (record.uid, record.transitions) if record else ("", 0)
 
     @property
-    def note(self) -> str:
-        """What a holder has left for those after it, "" where none has."""
-        return self._state.record.note if self._state.record else ""
-
-    def leave(self, note: str) -> None:
-        """Write ``note`` into the lease with the next renewal or release, while this replica holds it."""
-        self._state.leave(note)
-
-    @property
     def vacated(self) -> bool:
         """Whether the one before had released the lease when this replica took it."""
         return self._state.vacated
@@ -264,7 +235,7 @@ class LeaseHolder:
                 record = self._state.record
                 if record is None or record.holder != self._state.identity:
                     return
-                nobody = replace(record, holder="", duration=RELEASED_S, note=self._state.note)
+                nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
                 except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost
@@ -305,8 +276,6 @@ class LeaseHolder:
         if step is not LeaseStep.RENEW:
             spec["acquireTime"] = stamp
         body: dict[str, Any] = {"metadata": {"name": self._name}, "spec": spec}
-        if record.note != self.note:
-            body["metadata"]["annotations"] = {LEADER_NOTE_ANNOTATION: record.note}
         if step is LeaseStep.CREATE:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
@@ -329,5 +298,4 @@ def _record(answer: bytes) -> LeaseRecord:
         holder=spec.holder_identity or "",
         duration=float(spec.lease_duration_seconds or 0),
         transitions=spec.lease_transitions or 0,
-        note=lease.metadata.annotations.get(LEADER_NOTE_ANNOTATION, ""),
     )

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.kube.client import Attempts, Connection
@@ -33,7 +32,6 @@ class Stage:
         self.time = 0.0
         self.story = list[str]()
         self.catch_up: Callable[[], Awaitable[None]] = self.list
-        self.note = ""
         self.connection = connection
         self.restart()
 
@@ -43,15 +41,7 @@ class Stage:
         self.lease = LeaseHolder(
             self.connection, "ns", "controller", state, within=60.0, clock=Clock(monotonic=lambda: self.time)
         )
-        self.election = LeaderElection(
-            self.lease, lambda _: self.catch_up(), lambda: self.story.append("leads"), lambda: self.note
-        )
-
-    @property
-    def noted(self) -> str:
-        """What the API server has of the note."""
-        annotations: dict[str, str] = self.server.store[LEASES]["controller"]["metadata"].get("annotations", {})
-        return annotations.get(LEADER_NOTE_ANNOTATION, "")
+        self.election = LeaderElection(self.lease, lambda _: self.catch_up(), lambda: self.story.append("leads"))
 
     async def list(self) -> None:
         self.story.append("lists")
@@ -200,31 +190,6 @@ async def test_the_only_replica_that_stops_while_it_lists_does_not_act() -> None
     with pytest.raises(NotReady):
         await leading
     assert not election.leads()
-
-
-@pytest.mark.anyio
-async def test_a_leader_leaves_a_note_and_the_next_one_finds_it_when_it_catches_up() -> None:
-    async with alone_on_stage() as scene:
-        found: list[str] = []
-
-        async def catch_up() -> None:
-            await scene.election.renew(wanted=True)  # as while the cluster is listed
-            found.append(scene.lease.note)
-
-        scene.catch_up, scene.note = catch_up, "of the first leader"
-        await scene.election.lead()
-        assert found == [""]
-        await scene.election.lead()
-        assert scene.noted == "of the first leader"
-        scene.note = "its last word"
-        await scene.election.resign(release=True)
-        scene.restart()
-        scene.note = "of the second leader"
-        await scene.election.lead()
-        assert found == ["", "its last word"]
-        assert scene.noted == "its last word"
-        await scene.election.lead()
-        assert scene.noted == "of the second leader"
 
 
 class Replica:

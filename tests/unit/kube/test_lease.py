@@ -190,46 +190,6 @@ async def test_refusals_and_nonsense_are_raised() -> None:
             await scene.replica("first").observe()
 
 
-@pytest.mark.anyio
-async def test_what_a_holder_leaves_is_there_for_the_next_one_until_that_leaves_something_else() -> None:
-    async with on_stage() as scene:
-        first, second = scene.replica("first"), scene.replica("second")
-        await first.acquire()
-        assert first.note == ""
-        first.leave("a")
-        await first.renew()
-        await second.observe()
-        assert second.note == "a"
-        first.leave("b")
-        await first.release()
-        await second.acquire()
-        await second.renew()
-        assert second.note == "b"
-        second.leave("")
-        await second.renew()
-        assert second.note == ""
-
-
-@pytest.mark.anyio
-async def test_what_a_holder_was_about_to_leave_is_not_written_over_what_others_left_since() -> None:
-    """It lost the Lease, and has it again: others have gone on meanwhile."""
-    async with on_stage() as scene:
-        first, second = scene.replica("first"), scene.replica("second")
-        await first.acquire()
-        first.leave("old")
-        await first.renew()
-        scene.time += 20
-        await second.observe()
-        scene.time += 20
-        assert await second.acquire()
-        second.leave("new")
-        await second.release()
-        first.leave("old too")
-        assert await first.acquire()
-        await first.renew()
-        assert first.note == "new"
-
-
 OFFSETS = (0.0, 1_000_000.0, -500.0)
 REPLICAS = st.integers(0, len(OFFSETS) - 1)
 

@@ -216,25 +216,6 @@ class Ledger:
             raise LedgerError(f"pod {booking.key} already holds GPUs of node {held.node}")
         self._book(booking)
 
-    def set_aside(self, uid: str) -> Booking | None:
-        """Look at the cluster as if a pod had no reservation; return it, ended or not, None where it has none."""
-        reservation = self._reservations.take(uid)
-        self._release_reservation(uid)
-        return reservation
-
-    def bring_back(self, reservation: Booking) -> None:
-        self._reservations.put(reservation.uid, reservation)
-        self._restore_reservation(reservation.uid)
-
-    def take_out(self, uid: str) -> Booking | None:
-        """Look at the cluster as if a pod held nothing; return what it holds, None where that is nothing."""
-        held = self._bookings.get(uid)
-        self._release(uid)
-        return held
-
-    def put_back(self, booking: Booking) -> None:
-        self._book(booking)
-
     # -- nodes
 
     def _node_applied(self, node: Node) -> None:

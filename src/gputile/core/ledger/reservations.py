@@ -84,10 +84,6 @@ class Reservations:
         reservation = self._by_uid.get(uid)
         return reservation if reservation is not None and reservation.expires_ns > self._now_ns else None
 
-    def take(self, uid: str) -> Booking | None:
-        """Forget a pod's reservation, and return it, also one that has ended; None where it has none."""
-        return self._by_uid.pop(uid, None)
-
     def keep_only(self, *uids: Container[str]) -> None:
         """Drop the reservations of pods that are in none of these."""
         for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:

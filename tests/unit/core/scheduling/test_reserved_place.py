@@ -135,20 +135,6 @@ def test_a_held_gpu_is_not_given_to_others() -> None:
 
 
 @pytest.mark.requirement("M13", "B5")
-def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
-    """A clock was ahead while a search looked at the cluster without it, and is set right after."""
-    ledger = ledger_with(holding(member("a"), 0))
-    kept = ledger.booking("a")
-    ledger.apply(TimePassed(LATER))
-    reservation = ledger.set_aside("a")
-    assert reservation is not None
-    ledger.bring_back(reservation)
-    assert ledger.booking("a") is None
-    ledger.apply(TimePassed(LATER - 1))
-    assert ledger.booking("a") == kept
-
-
-@pytest.mark.requirement("M13", "B5")
 def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first, second)
