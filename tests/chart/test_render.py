@@ -520,20 +520,18 @@ PODS = {("pods", verb) for verb in ("get", "list", "watch")}
 @pytest.mark.parametrize(
     ("component", "values", "without"),
     [
-        # kube-scheduler asks the extender about the budgets of the victims that it finds itself.
-        ("scheduler", {"preemption.enabled": False}, EVICTING),
-        ("scheduler", {"preemption.enabled": False, "scheduler.mode": "own"}, EVICTING),
+        # kube-scheduler asks the extender about the budgets of the victims that it finds itself; it evicts them.
+        ("scheduler", {"preemption.enabled": False}, set()),
+        ("scheduler", {"preemption.enabled": False, "scheduler.mode": "own"}, set()),
         ("scheduler", {"features.batch": False}, set()),
         ("controller", {"preemption.enabled": False}, EVICTING | BUDGETS | MARKING),
+        # Single pods preempt without gangs.
+        ("controller", {"features.batch": False}, GROUPS | {("pods", "patch")}),
+        ("controller", {**SCALING, "features.batch": False}, GROUPS | {("pods", "patch")}),
         (
             "controller",
-            {"features.batch": False},
+            {"features.batch": False, "preemption.enabled": False},
             EVICTING | BUDGETS | MARKING | GROUPS | PODS | {("pods", "patch")},
-        ),
-        (
-            "controller",
-            {**SCALING, "features.batch": False},
-            EVICTING | BUDGETS | MARKING | GROUPS | {("pods", "patch")},
         ),
         ("agent", {"features.sharing": False, "preemption.enabled": False}, set()),
     ],
@@ -543,6 +541,12 @@ def test_a_component_keeps_no_right_that_its_configuration_never_uses(
 ) -> None:
     assert cluster_rights(component, {}) - cluster_rights(component, values) == without
     assert cluster_rights(component, values) <= cluster_rights(component, {})
+
+
+@pytest.mark.requirement("B5")
+def test_the_controller_alone_may_evict() -> None:
+    components = ("scheduler", "controller", "webhook", "agent")
+    assert [each for each in components if cluster_rights(each, {}) & EVICTING] == ["controller"]
 
 
 def agent_affinity(values: dict[str, Any]) -> Any:
