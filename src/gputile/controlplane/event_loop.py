@@ -1,38 +1,11 @@
-"""Shares the event loop: computations run in slices, and requests several at once."""
+"""Shares the event loop: long lists are taken in turns, and requests several at once."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from gputile.core.placement.steps import Steps
-
-T = TypeVar("T")
-
 SLICE_SECONDS = 0.005
-
-
-async def in_slices(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: True) -> T | None:
-    """Return what ``steps`` come to, with other work of the loop in between; None where it may not go on any more.
-
-    They are closed in any case. A slice ends with the first step that passes ``SLICE_SECONDS``; it has one at least.
-    """
-    try:
-        while True:
-            ends = time.monotonic() + SLICE_SECONDS
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                if time.monotonic() >= ends:
-                    break
-            await asyncio.sleep(0)
-            if not may_go_on():
-                return None
-    finally:
-        steps.close()
 
 
 Item = TypeVar("Item")

@@ -1,4 +1,4 @@
-"""Requests for many objects, several at once; computations in slices, and updates between them."""
+"""Requests for many objects, several at once, and updates between them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices, several_at_once, taking_turns
-from gputile.core.placement.steps import Steps
+from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once, taking_turns
 
 
 class Answers:
@@ -93,21 +92,3 @@ async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
         return seen
 
     assert await scene() == ["quiet", "a0", "a1", "a2", "b0", "c0"]
-
-
-@pytest.mark.anyio
-async def test_steps_end_where_they_may_not_go_on() -> None:
-    async def scene() -> tuple[object, bool]:
-        closed = False
-
-        def for_ever() -> Steps[int]:
-            nonlocal closed
-            try:
-                while True:
-                    yield
-            finally:
-                closed = True
-
-        return await in_slices(for_ever(), lambda: False), closed
-
-    assert await scene() == (None, True)

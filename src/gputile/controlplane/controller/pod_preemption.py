@@ -26,7 +26,6 @@ from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -154,7 +153,6 @@ class PodPreemption:
         None where no evictions are enough, where none are needed, and where only pods of its priority leave.
         """
         state = self._state
-        at_once(state.placement.predicates.prepare(pod))
         reasons = state.placement.predicates.reasons(pod)
         if state.placement.engine.best_first(request, [name for name, reason in reasons.items() if reason is None]):
             return None

@@ -18,7 +18,6 @@ from gputile.core.ledger.events import (
     PodDeleted,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -78,7 +77,8 @@ class Informer:
                 for observer in self._observers:
                     observer.pod_deleted(pod.metadata.uid)
             case Replaced():
-                at_once(self._list_of_pods(event))
+                for _ in self._list_of_pods(event):
+                    pass
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the pod stands
 
@@ -90,7 +90,7 @@ class Informer:
         for _ in self._list_of_nodes(event):
             await asyncio.sleep(0)
 
-    def _list_of_pods(self, event: Replaced[Pod]) -> Steps[None]:
+    def _list_of_pods(self, event: Replaced[Pod]) -> Iterator[None]:
         """Take a list of pods in steps.
 
         What is gone goes first. What is there and not taken in yet is as if the watch were that much behind; a replica
@@ -119,7 +119,7 @@ class Informer:
         # What a list brought stays for long: a full collection need not walk it again and again.
         gc.freeze()
 
-    def _list_of_nodes(self, event: Replaced[Node]) -> Steps[None]:
+    def _list_of_nodes(self, event: Replaced[Node]) -> Iterator[None]:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
         there = frozenset(unread.union(node.metadata.name for node in event.objects))
@@ -141,7 +141,8 @@ class Informer:
             case Deleted(node):
                 self._apply(NodeDeleted(node.metadata.name))
             case Replaced():
-                at_once(self._list_of_nodes(event))
+                for _ in self._list_of_nodes(event):
+                    pass
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the node stands
 

@@ -15,7 +15,6 @@ from prometheus_client import Counter, Histogram
 from gputile.api.core import Pod
 from gputile.api.quantity import MIB
 from gputile.api.reasons import EventReason
-from gputile.controlplane.event_loop import in_slices
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.ledger.ledger import Ledger
@@ -77,7 +76,7 @@ class CapacityWatch:
             await asyncio.sleep(self._every)
 
     async def look(self) -> None:
-        self.latest = await in_slices(free_memory(self._ledger)) or self.latest
+        self.latest = await asyncio.to_thread(free_memory, self._ledger.snapshot())
 
     def export(self, registry: MetricsRegistry) -> None:
         gauge = registry.gauge

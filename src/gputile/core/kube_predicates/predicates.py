@@ -6,7 +6,7 @@ concerns other pods.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -53,7 +53,6 @@ MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 5
 _FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
 MOST_QUESTIONS = 32
 MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind further begins anew
-_A_STEP = 256  # pods that are counted before others are let in
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
@@ -217,13 +216,6 @@ class Predicates:
     def pods_on(self, name: str) -> list[Pod]:
         return [guest.pod for guest in self._on_node.get(name, {}).values()]
 
-    def prepare(self, pod: Pod) -> Generator[None, None, None]:
-        """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
-        self.alone(pod)
-        yield
-        if self.concerns_others(pod):
-            yield from self._counted(pod)
-
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
         answers = dict(self.alone(pod))
@@ -235,15 +227,14 @@ class Predicates:
                 answers[name] = _broken(checks, self._loads[name].node)
         return answers
 
-    def reason(self, pod: Pod, name: str) -> Generator[None, None, Refusal[PredicateRule] | None]:
-        """Return, in steps, why the pod may not go to one node, None where it may; no other node is judged."""
+    def reason(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
+        """Return why the pod may not go to one node, None where it may; no other node is judged."""
         load = self._loads.get(name)
         if load is None:
             return UNKNOWN_NODE
         reason = static_reason(pod.spec, load.node) or load.reason(_needs(pod.spec))
         if reason is not None or not self.concerns_others(pod):
             return reason
-        yield from self._counted(pod)
         return _broken(self._checks(pod), load.node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
@@ -410,9 +401,7 @@ class Predicates:
         """Return the checks of a pod, with everybody counted who is placed now."""
         question = self._questions.get(id(pod))
         if question is None or not self._moves.reaches(question.position):
-            for _ in self._counted(pod):
-                pass
-            question = self._questions[id(pod)]
+            question = self._counted(pod)
         self._questions.move_to_end(id(pod))
         for _, placed, sign in self._moves.since(question.position):
             if placed is not None:
@@ -421,23 +410,19 @@ class Predicates:
         question.position = self._moves.position
         return question.checks
 
-    def _counted(self, pod: Pod) -> Generator[None, None, None]:
-        known = self._questions.get(id(pod))
-        if known is not None and self._moves.reaches(known.position):
-            return
+    def _counted(self, pod: Pod) -> _CountedRules:
         checks = interpod_checks(pod, (load.node for load in self._loads.values()))
         guests = list((self._guests if looks_at_pods(pod) else self._repelling).values())
         position = self._moves.position
-        for i, guest in enumerate(guests):
-            if i % _A_STEP == 0:
-                yield
+        for guest in guests:
             load = self._loads.get(guest.node)
             if load is not None:
                 for check in checks:
                     check.count(Placed(guest.pod, load.node), 1)
-        self._questions[id(pod)] = _CountedRules(pod, checks, position)
+        question = self._questions[id(pod)] = _CountedRules(pod, checks, position)
         if len(self._questions) > MOST_QUESTIONS:
             self._questions.popitem(last=False)
+        return question
 
 
 def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | None:

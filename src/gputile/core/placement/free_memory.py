@@ -12,7 +12,6 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.steps import Steps
 from gputile.core.placement.vectorized import ready
 
 MIB_OF_GIB: Final = 1024
@@ -50,8 +49,8 @@ class FreeMemory:
         return self.unusable / self.free if self.free else 0.0
 
 
-def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
-    """Return, in steps, what is free. The ledger may change between them: the figures are of one moment.
+def free_memory(ledger: Ledger) -> FreeMemory:
+    """Return what is free.
 
     Fragmentation is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
     Gradient Descent" (USENIX ATC 2023): a pod m cannot use the free part of a GPU that is smaller than it asks, nor
@@ -60,12 +59,10 @@ def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
     pods that have GPUs now: of their shapes the most frequent ones that make up 95 %. CPU is not looked at.
     """
     counts: Counter[Shape] = Counter()
-    for number, booking in enumerate(list(ledger.bookings())):
-        if number % _AT_ONCE == 0:
-            yield
+    for booking in ledger.bookings():
         if booking.gpus:
             counts[_shape(booking, ledger)] += 1
-    arrays = ledger.node_arrays.copy()
+    arrays = ledger.node_arrays
     booked_here = np.isin(arrays.serving_mode, _BOOKED_HERE)[:, None] & arrays.usable
     total = np.where(booked_here, arrays.total, 0)
     closed = np.zeros((arrays.rows, 1), np.bool_)
@@ -73,7 +70,7 @@ def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
     free = np.where(closed, 0, np.maximum(total - arrays.used, 0))
     steps = np.searchsorted(np.array(HOLES_GIB[1:]) * MIB_OF_GIB, free, side="right")
     holes = np.bincount(steps.ravel(), weights=free.ravel(), minlength=len(HOLES_GIB))
-    unusable = yield from _unusable(arrays, free, counts)
+    unusable = _unusable(arrays, free, counts)
     return FreeMemory(
         total=int(total.sum()),
         booked=int(np.where(booked_here, arrays.used, 0).sum()),
@@ -84,12 +81,11 @@ def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
     )
 
 
-def _unusable(arrays: NodeArrays, free: np.ndarray, counts: Counter[Shape]) -> Steps[float]:
+def _unusable(arrays: NodeArrays, free: np.ndarray, counts: Counter[Shape]) -> float:
     """Return F, in MiB."""
     everything, pods, mean = float(free.sum()), 0, 0.0
     typical = list(_typical(counts))
     for shape, count in typical:
-        yield
         fits, gpus = ready(arrays, shape, NO_GROUP, slice(None))
         usable = float(np.where(fits[:, None] & gpus, free, 0).sum())
         mean += count * (everything - usable)

@@ -20,7 +20,6 @@ from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, PodDeleted
-from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_rules import (
     NOTHING,
     EvictionBudget,
@@ -68,8 +67,7 @@ class VictimSearchInput:
     def takes(self, pod: Pod, node: str) -> bool:
         """Return whether a node of the snapshot has room for a pod beside all others."""
         counted = self.predicates.remove(pod.metadata.uid)
-        at_once(self.predicates.prepare(pod))
-        free = at_once(self.predicates.reason(pod, node)) is None
+        free = self.predicates.reason(pod, node) is None
         if counted:
             self.predicates.place(pod, counted)
         return free
@@ -164,7 +162,6 @@ class _Attempt:
     def run(self) -> GangVictims | None:
         """Return what all pods get and who has to leave, None where one pod has no room."""
         for member, kind in zip(self._members, self._kinds, strict=True):
-            at_once(self._predicates.prepare(self._asking[kind].pod))
             place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
             if place is None:
                 return None
@@ -200,7 +197,7 @@ class _Attempt:
             for booking in bookings:
                 self._cluster.remove(booking.uid)
             info = self._ledger.info_of(name)
-            if info is not None and at_once(self._predicates.reason(asking.pod, name)) is None:
+            if info is not None and self._predicates.reason(asking.pod, name) is None:
                 self._leave_for_good(bookings)
                 return self._engine.decision(request, info, choice.gpus, self._now_ns)
             for booking in bookings:

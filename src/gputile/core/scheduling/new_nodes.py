@@ -11,7 +11,6 @@ from gputile.core.kube_predicates.pod_requests import insufficient, node_allocat
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -159,7 +158,7 @@ class _Site:
             if self._refusal(each, kind) is not None:
                 continue
             name = self.add(kind)
-            reason = at_once(self._predicates.reason(each.pod, name))
+            reason = self._predicates.reason(each.pod, name)
             if reason is None and self._put(each, name):
                 return name
             self._predicates.drop_node(name)

@@ -21,7 +21,6 @@ from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.placement.steps import Steps, at_once
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
@@ -47,7 +46,7 @@ def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[Reservation
     gang = gang_of(pod)
     name = gang.name if gang is not None else ""
     if booking is not None:
-        why = at_once(plan_problem(ledger, booking))
+        why = plan_problem(ledger, booking)
         return _of_gang(name, why) if why is not None else booking.node
     reservation = reservation_of(pod)
     if reservation is not None and _is_node_only(reservation) and reservation.expires_ns > now_ns:
@@ -72,11 +71,8 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
     return why
 
 
-def plan_problem(ledger: Ledger, booking: Booking) -> Steps[Refusal[ReservationRule] | None]:
-    """Return, in steps, why the plan of a reservation may not start, None where it may, or has.
-
-    A plan may have thousands of places.
-    """
+def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
+    """Return why the plan of a reservation may not start, None where it may, or has."""
     if not booking.reserved:
         return None
     members = ledger.by_plan(booking.plan)
@@ -86,9 +82,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[Refusal[ReservationR
         return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(members), wanted=booking.plan_size)
     if _first(ledger, booking.plan) is None:
         return refusal_by(ReservationRule.NO_FIRST_POD)
-    for number, member in enumerate(members, 1):
-        if number % _A_STEP == 0:
-            yield
+    for member in members:
         if member.reserved and (why := lost_reservation(ledger, member)) is not None:
             return why
     return None

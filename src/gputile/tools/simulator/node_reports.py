@@ -19,7 +19,6 @@ from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, 
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.proposals import overlooked
@@ -158,7 +157,7 @@ class Subject:
 
     def _obstacle(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
         """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
-        return at_once(self.predicates.reason(pod, name))
+        return self.predicates.reason(pod, name)
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""

@@ -22,7 +22,6 @@ from gputile.core.kube_predicates.inter_pod import (
     anti_affinity_terms,
 )
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import PredicateRule, Refusal
 from tests.costs.calls import calls
 
@@ -62,7 +61,7 @@ def answers(
     for other, node in placed:
         cluster.place(msgspec.convert(other, Pod), node)
     found = cluster.reasons(asked)
-    assert found == {name: at_once(cluster.reason(asked, name)) for name in found}
+    assert found == {name: cluster.reason(asked, name) for name in found}
     return found
 
 

@@ -15,7 +15,6 @@ from gputile.core.kube_predicates.node_answers import MOST_RESOURCES, SpareAmoun
 from gputile.core.kube_predicates.pod_requests import PODS as POD_COUNT
 from gputile.core.kube_predicates.pod_requests import TOO_MANY_PODS, insufficient, lacks
 from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
-from gputile.core.placement.steps import at_once
 from tests.unit.core.kube_predicates.builders import node, pod
 
 pytestmark = pytest.mark.requirement("M13", "C2")
@@ -83,15 +82,14 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
                     forgotten.place(each, NAMES[0])
                 forgotten.drop_node(NAMES[1])
             else:
-                for _ in live.prepare(about[0]):
-                    pass
+                live.reasons(about[0])
             fresh = Predicates(list(nodes.values()))
             for each, name in placed.values():
                 fresh.place(each, name)
             for each in PODS if what == "ask" else PODS[:1]:
                 answers = fresh.reasons(each)
                 for name in NAMES:
-                    assert at_once(live.reason(each, name)) == answers.get(name, UNKNOWN_NODE)
+                    assert live.reason(each, name) == answers.get(name, UNKNOWN_NODE)
                 assert live.reasons(each) == answers
                 alone = live.alone(each)
                 assert live.refusals_alone(each).each() == [alone[name] for name in live.node_names]

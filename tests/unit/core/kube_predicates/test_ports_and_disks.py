@@ -3,7 +3,6 @@
 import pytest
 
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.placement.steps import at_once
 from tests.unit.core.kube_predicates.builders import all_said, node, pod, said
 
 pytestmark = pytest.mark.requirement("B4")
@@ -43,7 +42,7 @@ def test_a_port_is_taken_once(there: str, asked: str, free: bool) -> None:
     expected = None if free else TAKEN
     assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
     assert [each.text for each in predicates.obstacles(pod(asked), "n")] == ([] if free else [TAKEN])
-    assert said(at_once(predicates.reason(pod(asked), "n"))) == expected
+    assert said(predicates.reason(pod(asked), "n")) == expected
     predicates.put_node(node("n", {"new": "label"}))
     assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
 

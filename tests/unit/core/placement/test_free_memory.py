@@ -9,7 +9,6 @@ from gputile.api.core import NodeCondition, NodeSpec, NodeStatus, Taint
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
-from gputile.core.placement.steps import at_once
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
 
 pytestmark = pytest.mark.requirement("B7")
@@ -17,7 +16,7 @@ GIB = MIB_OF_GIB
 
 
 def summed(ledger: Ledger) -> FreeMemory:
-    return at_once(free_memory(ledger))
+    return free_memory(ledger)
 
 
 def hole(found: FreeMemory, gib: int) -> int:

@@ -10,7 +10,6 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.reservation import Reservation, reservation_of
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
 from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
@@ -214,7 +213,7 @@ def _still_fits(cluster_state: ClusterState, pod: Pod, reservation: Reservation)
     predicates = cluster_state.placement.predicates
     counted = predicates.remove(pod.metadata.uid)
     try:
-        return at_once(predicates.reason(pod, reservation.node)) is None
+        return predicates.reason(pod, reservation.node) is None
     finally:
         if counted:
             predicates.place(pod, counted)
@@ -242,4 +241,4 @@ def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reserv
 def _plan_waits(cluster_state: ClusterState, pod: Pod) -> bool:
     """Return whether the reservation belongs to a plan that may not start."""
     booking = cluster_state.ledger.booking(pod.metadata.uid)
-    return booking is not None and at_once(plan_problem(cluster_state.ledger, booking)) is not None
+    return booking is not None and plan_problem(cluster_state.ledger, booking) is not None
