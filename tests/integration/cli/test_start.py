@@ -81,7 +81,7 @@ def test_the_version_is_the_installed_one() -> None:
 @pytest.mark.parametrize(
     ("program", "words", "said"),
     [
-        ("kubectl_complete_gputile", ["status", "--output", ""], "table\njson\n:4\n"),
+        ("kubectl_complete_gputile", ["status", "--output", ""], "table\njson\nyaml\n:4\n"),
         ("kubectl_complete_gputile", ["simulate", "--filename", ""], ":0\n"),
         ("kubectl_complete_gputile", ["simulate", "--without-node "], ":0\n"),
         ("kubectl_complete_inspect_cgpu", ["--out"], "--output\n:4\n"),

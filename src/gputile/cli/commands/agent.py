@@ -9,17 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gputile.cli.options.common import (
-    Context,
-    FollowedConfig,
-    LogFormatOption,
-    ServiceKubeconfig,
-    Verbose,
-    access_to,
-    option,
-    takes,
-)
+from gputile.cli.options.common import Context, option, takes
 from gputile.cli.options.configuration import read_configuration
+from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.output.streams import fail
 from gputile.support.logs import LogFormat
 

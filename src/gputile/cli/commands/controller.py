@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gputile.api.well_known import CONTROLLER_LEASE
-from gputile.cli.options.common import (
-    Context,
+from gputile.cli.options.common import Context, option, takes
+from gputile.cli.options.configuration import read_configuration
+from gputile.cli.options.services import (
     FollowedConfig,
     Identity,
     LeaseNamespace,
@@ -13,10 +14,7 @@ from gputile.cli.options.common import (
     ServiceKubeconfig,
     Verbose,
     access_to,
-    option,
-    takes,
 )
-from gputile.cli.options.configuration import read_configuration
 from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import (
-    Context,
+from gputile.cli.options.common import Context, option, takes
+from gputile.cli.options.configuration import read_configuration
+from gputile.cli.options.services import (
     FollowedConfig,
     Identity,
     LeaseNamespace,
@@ -16,10 +17,7 @@ from gputile.cli.options.common import (
     ServiceKubeconfig,
     Verbose,
     access_to,
-    option,
-    takes,
 )
-from gputile.cli.options.configuration import read_configuration
 from gputile.cli.output.streams import fail
 from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging

@@ -12,8 +12,7 @@ from gputile.cli.options.common import takes
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.options.simulation import Policy, SimulateOptions, Switch, Validation
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
-from gputile.cli.output.simulation import DecisionFormat, SimulationResult, write_result
-from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, fail, note
+from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, DecisionFormat, fail, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Pod
     from gputile.cli.options.configuration import GivenConfiguration
+    from gputile.cli.output.simulation import SimulationResult
     from gputile.cli.reads.live_cluster import Live
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
@@ -46,6 +46,7 @@ def simulate(options: SimulateOptions) -> None:
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
+    from gputile.cli.output.simulation import write_result
     from gputile.tools.simulator.manifests import told_together
 
     _check(options)
@@ -105,17 +106,19 @@ def _with_policy(configuration: "Configuration", policy: Policy) -> "Configurati
     return msgspec.structs.replace(configuration, placement=policy.value)
 
 
-def _is_unplaced(result: SimulationResult) -> bool:
+def _is_unplaced(result: "SimulationResult") -> bool:
     """Return whether a pod has no place, or not even one copy fits."""
     return result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies)
 
 
-def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> SimulationResult:
+def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> "SimulationResult":
     """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
     from gputile.tools.simulator.simulation import Simulation
 
     simulation = Simulation(configuration)
     outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
+    from gputile.cli.output.simulation import SimulationResult
+
     return SimulationResult(simulation, scenario, outcomes, _count(simulation, more) if more else None)
 
 

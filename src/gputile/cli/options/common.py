@@ -13,12 +13,9 @@ import typer
 from gputile.api.wording import broken_label_name
 from gputile.cli.options import candidates
 from gputile.cli.output.streams import Output, fail, note
-from gputile.support.logs import LogFormat
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from gputile.kube.config import Access
 
 Options = TypeVar("Options", bound="DataclassInstance")
 FOR_EVER_S: Final = 1e9
@@ -117,24 +114,3 @@ class Reach:
         for name, value in named.items():
             if value is not None:
                 note(f"{name} is ignored: the cluster is the one in the files of --cluster")
-
-
-ServiceKubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's, then the pod's own.")]
-FollowedConfig = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; followed.")]
-Identity = Annotated[str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")]
-LeaseNamespace = Annotated[
-    str | None, option("NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace)
-]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
-
-
-def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; leave the program where nothing says it."""
-    from gputile.kube.config import load_access
-    from gputile.kube.errors import ConfigError
-
-    try:
-        return load_access(kubeconfig, context)
-    except ConfigError as error:
-        fail(str(error))

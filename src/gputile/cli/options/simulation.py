@@ -20,7 +20,7 @@ from gputile.cli.options.common import (
     option,
 )
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.output.simulation import DecisionFormat
+from gputile.cli.output.streams import DecisionFormat
 
 
 class Validation(StrEnum):

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from gputile.api.wording import first_of
 from gputile.cli.output.answers import ComparedAnswer, DecidedGpu, DecisionAnswer, FitAnswer, SimulateAnswer
-from gputile.cli.output.streams import write, write_json, write_yaml
+from gputile.cli.output.streams import DecisionFormat, write, write_json, write_yaml
 from gputile.cli.output.terminal import bars, columns, draw, write_remedies, write_table, write_text
 
 if TYPE_CHECKING:
@@ -31,17 +30,6 @@ _REASONS_SHOWN = 10
 _ADVISED = 5  # for how many pods what would help is looked for
 _DRAWN = 200  # nodes
 _LISTED = 200  # workloads
-
-
-class DecisionFormat(StrEnum):
-    """What to print."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    INSPECT = "inspect"
-    JSON = "json"
-    YAML = "yaml"
-    HTML = "html"
 
 
 @dataclass(frozen=True, slots=True)

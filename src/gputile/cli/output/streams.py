@@ -40,6 +40,17 @@ class Output(StrEnum):
         return self is not Output.TABLE
 
 
+class DecisionFormat(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    INSPECT = "inspect"
+    JSON = "json"
+    YAML = "yaml"
+    HTML = "html"
+
+
 def coloured(stream: TextIO) -> bool:
     """Return whether to write colours: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise."""
     if os.environ.get("NO_COLOR"):
