@@ -151,10 +151,10 @@ class _LeavingGpu:
     freed: dict[VictimGroup, GpuAmounts]
     limits: set[Hashable] = field(default_factory=set)
 
-    def with_whole_gangs(self) -> "_LeavingGpu":
-        return _LeavingGpu(
-            self.gpu, self.missing, {group: freed for group, freed in self.freed.items() if not group.most}, self.limits
-        )
+    def with_whole(self, gangs: Collection[GangName | None]) -> "_LeavingGpu":
+        """Return the GPU as if no pod of these gangs could leave alone."""
+        freed = {group: each for group, each in self.freed.items() if not group.most or group.gang not in gangs}
+        return _LeavingGpu(self.gpu, self.missing, freed, self.limits)
 
     def missing_after(self, gone: Collection[VictimGroup]) -> GpuAmounts:
         missing = self.missing
@@ -246,9 +246,10 @@ class VictimSearch:
         priorities = {group.loss.priority for gpu in gpus for group in gpu.freed}
         levels = sorted(each for each in priorities if most_priority is None or each <= most_priority)
         wanted = request.shape.gpus
-        # Single pods leave before their gang does. Where a gang lets too few go, it leaves whole.
+        # Single pods leave before their gang does. Where gangs let too few go, those that can leave whole do.
         alone = any(group.most for gpu in gpus for group in gpu.freed)
-        whole = [gpu.with_whole_gangs() for gpu in gpus] if alone else []
+        gangs = {group.gang for gpu in gpus for group in gpu.freed if group.gang is not None and not group.most}
+        whole = [gpu.with_whole(gangs) for gpu in gpus] if alone and gangs else []
 
         def attempt(level: int) -> VictimChoice | None:
             return _choice(name, gpus, wanted, level) or (_choice(name, whole, wanted, level) if whole else None)
