@@ -252,7 +252,13 @@ class VictimSearch:
         whole = [gpu.with_whole(gangs) for gpu in gpus] if alone and gangs else []
 
         def attempt(level: int) -> VictimChoice | None:
-            return _choice(name, gpus, wanted, level) or (_choice(name, whole, wanted, level) if whole else None)
+            found = _choice(name, gpus, wanted, level, limited_last=False)
+            # On several GPUs the first ones may use up what budgets and gangs let go, and the others need.
+            found = found or _choice(name, gpus, wanted, level, limited_last=True)
+            if found is None and whole:
+                found = _choice(name, whole, wanted, level, limited_last=False)
+                found = found or _choice(name, whole, wanted, level, limited_last=True)
+            return found
 
         return lowest_enough(levels or [NOTHING.priority], attempt)
 
@@ -337,7 +343,9 @@ def _gpu(
     return _LeavingGpu(gpu.gpu, missing, freed, {limit for group in freed for limit in group.limits})
 
 
-def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
+def _choice(
+    node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int, *, limited_last: bool
+) -> VictimChoice | None:
     """Return the victims of a priority up to ``level`` that free ``wanted`` GPUs: those of the cheapest GPU first."""
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
@@ -347,7 +355,7 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
         best: tuple[tuple[int, ...], _LeavingGpu] | None = None
         for gpu in left:
             if gpu not in known:
-                known[gpu] = _victims_on(gpu, level, gone)
+                known[gpu] = _victims_on(gpu, level, gone, limited_last)
             if (groups := known[gpu]) is not None:
                 rank = total_loss(group.loss for group in groups)[1:]
                 best = (rank, gpu) if best is None or rank < best[0] else best
@@ -378,7 +386,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
     return [gpu for gpu, amounts in missing.items() if amounts.nothing]
 
 
-def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
+def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures, limited_last: bool) -> list[VictimGroup] | None:
     """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
     missing = gpu.missing_after(gone.groups)
     if missing.nothing:
@@ -394,7 +402,8 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
         first = missing.incompatible > 0 and freed[group].incompatible > 0
         last = group.gang in letting_go and not group.most
         part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
-        return not first, last, -part, group.loss[1:], group.uids
+        limited = limited_last and bool(group.limits)
+        return not first, last, limited, -part, group.loss[1:], group.uids
 
     return _first_enough(missing, sorted(freed, key=order), freed, gone)
 
