@@ -48,6 +48,7 @@ from gputile.node.agent.cluster.published import wanted_status
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.agent.files.kubelet_checkpoint import entries_in
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler, Lookup
@@ -574,11 +575,17 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        for path in [
-            self.directory / "state" / "checkpoint.json",
-            *self.directory.glob("state/allocations/*/devices.json"),
-        ]:
-            self._spoil_file(path, damage)
+        """Spoil the checkpoint, and the records that the kubelet's checkpoint can replace.
+
+        Nobody knows the devices of a container that both have lost, as the page on the agent says.
+        """
+        self._spoil_file(self.directory / "state" / "checkpoint.json", damage)
+        written = self.kubelet.directory / CHECKPOINT
+        entries = entries_in(written.read_bytes()) if written.exists() else ()
+        known = {each.directory for each in entries or ()}
+        for path in self.directory.glob("state/allocations/*/devices.json"):
+            if path.parent.name in known:
+                self._spoil_file(path, damage)
 
     @staticmethod
     def _spoil_file(checkpoint: Path, damage: Damage) -> None:
