@@ -17,7 +17,7 @@ from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
-from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from tests.fakes.grpcservices import Stub
 from tests.localcluster.binaries import skip_or_fail
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gomodule import ComponentMissing
@@ -108,8 +108,9 @@ class ServedNode:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
         inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
         uuid_of = {gpu.index: gpu.uuid for gpu in inventory.gpus}
+        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
+            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
