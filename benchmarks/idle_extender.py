@@ -104,7 +104,7 @@ def start_idle_extender(plane: "ControlPlane", *, name: str = "idle-extender", b
         identity = plane.identity("system:kube-scheduler")
         command += [f"--api={plane.url}", f"--ca={plane.ca}"]
         command += [f"--certificate={identity.certificate}", f"--key={identity.key}"]
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent
     return plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
 
 
