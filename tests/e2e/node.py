@@ -13,6 +13,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_M
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
@@ -57,6 +58,25 @@ class ServedNode:
         """Return what the node object says is allocatable."""
         found: dict[str, str] = self.node.object()["status"]["allocatable"]
         return found
+
+    def wait_offered(self, wanted: Mapping[str, int]) -> None:
+        """Wait until the node object has so much of these resources, and 0 of those of other modes."""
+        everything = dict.fromkeys(MODE_RESOURCES, "0") | {name: str(amount) for name, amount in wanted.items()}
+        found: dict[str, str] = {}
+
+        def offered() -> bool:
+            allocatable = self.allocatable()
+            found.update({name: allocatable.get(name, "missing") for name in everything})
+            return found == everything
+
+        try:
+            self.plane.wait(offered, "the node to offer it", interval=0.2)
+        except TimeoutError as error:
+            raise AssertionError(f"the node offers {found}, not {everything}") from error
+
+    def condition(self, kind: str) -> dict[str, str]:
+        """Return a condition of the node, {} where there is none."""
+        return next((each for each in self.node.object()["status"]["conditions"] if each["type"] == kind), {})
 
     def label(self, labels: Mapping[str, str | None]) -> None:
         self.plane.nodes.label(self.node.name, labels)
@@ -240,6 +260,16 @@ def probe_pod(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, An
 def probe_pod_of(name: str, containers: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
     """Return a pod of these containers."""
     return pod_body(name, {}, **{**ON_NODE, "containers": list(containers), **spec})
+
+
+def runnable_here(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod, or what makes pods, with the image and the command that the tests' node has."""
+    spec = body["spec"]["template"]["spec"] if "template" in body["spec"] else body["spec"]
+    spec |= ON_NODE
+    for container in spec["containers"]:
+        container |= {"image": PROBE_IMAGE, "command": list(SHOW)}
+        container.pop("workingDir", None)
+    return body
 
 
 def random_probe_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
