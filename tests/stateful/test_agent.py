@@ -356,7 +356,7 @@ class Node(RuleBasedStateMachine):
         node.cluster.troubles.clear()
         node.killer.disarm()
         self.mirror()
-        self.patched.setattr(holdings, "UNKNOWN_FOR_NS", 0)
+        self.patched.setattr(holdings, "UNKNOWN_FOR_NS", 1)
         waiting: dict[str, str] = {}
         for number in range(QUIET_ROUNDS):
             if number == 1:

@@ -16,8 +16,8 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.answers import AllocateAnswer, environment, pod_mib, shares_of
 from gputile.node.agent.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.device_table import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.holdings import answer, derive
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.preferred_allocation import DeviceQuestion, PreferredAllocation, readable
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 

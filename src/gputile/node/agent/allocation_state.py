@@ -11,16 +11,16 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import (
+from gputile.node.agent.device_table import (
     AllocationRecord,
+    DeviceTable,
     KubeletEntry,
     PodDevices,
     directory_name,
     gpus_of,
 )
+from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.core.devices.request import ContainerRequest
+from gputile.core.devices.request import ContainerRequest, Phase
+from gputile.node.agent.device_table import AllocationRecord, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import PodDevices
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -56,7 +56,10 @@ class AllocateAnswer:
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is enforced on a container, as written into its allocation's directory."""
+    """What is enforced on a container, as written into its allocation's directory.
+
+    ``devices`` are its IDs by resource, answered at ``since_ns``: a second copy, for a record that was damaged.
+    """
 
     namespace: str
     pod: str
@@ -65,7 +68,26 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     mode: str
     unit_mib: int
     gpus: tuple[GpuShare, ...] = msgspec.field(name="cards")
+    devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    phase: Phase = Phase.APP
+    since_ns: int = 0
     version: int = LIMITS_VERSION
+
+    @property
+    def record(self) -> AllocationRecord:
+        """The record of the container's directory, but for what it mounts."""
+        gpus = {gpu.index: gpu.uuid for gpu in self.gpus}
+        key = f"{self.namespace}/{self.pod}"
+        return AllocationRecord(
+            self.devices,
+            self.unit_mib,
+            self.since_ns,
+            gpus,
+            key=key,
+            uid=self.uid,
+            container=self.container,
+            phase=self.phase,
+        )
 
     def encode(self) -> bytes:
         return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})

@@ -19,10 +19,9 @@ from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceTable, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
-from gputile.node.agent.pod_devices import PodDevices, gpus_of
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from gputile.api.core import ObjectReference, unversioned
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.differences import (
     Annotations,
     Complain,
@@ -28,7 +28,6 @@ from gputile.node.agent.files.records import Records
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import KnownPod, answered_pod
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange
 from gputile.node.agent.status.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.core import NodeCondition, node_condition
 from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import shares_of
+from gputile.node.agent.device_table import PodContainer, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
-from gputile.node.agent.pod_devices import PodContainer, PodDevices, gpus_of
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
@@ -98,7 +96,6 @@ class RunningWeights:
         return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
 
 
-TIME_POLICY_REFUSED: Final = ConditionType.TIME_POLICY_REFUSED
 MOST_PRIORITY: Final = 2**31 - 1
 
 
@@ -132,16 +129,6 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
         return parse_policy(labels[TIME_POLICY_LABEL])
     except (KeyError, GpuTimePolicyError):
         return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
-
-
-def time_condition(labels: Mapping[str, str]) -> NodeCondition:
-    try:
-        parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
-    except GpuTimePolicyError as error:
-        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-        return node_condition(TIME_POLICY_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a policy of GPU time, or there is none"
-    return node_condition(TIME_POLICY_REFUSED, "False", ConditionReason.VALID, text)
 
 
 def time_shares(allocation_state: AllocationState, directory: str, beside: str = "") -> TimeShares:

@@ -18,10 +18,9 @@ from gputile.node.agent.advertise import (
     put_in_force,
 )
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_resources import MachineSeen, closed
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.fakes.devicetable import hold, release
 

@@ -16,7 +16,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import ListedPod, Listing
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.differences import (
     Complain,
     Confirm,
@@ -26,7 +26,6 @@ from gputile.node.agent.differences import (
 )
 from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

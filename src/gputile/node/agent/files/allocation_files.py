@@ -6,8 +6,12 @@ checkpoint is there to recover from.
 
 While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
 older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
+
+The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
+that. A text that is cut off, altered or of an unknown version is refused as a whole.
 """
 
+import hashlib
 import logging
 import shutil
 from collections.abc import Iterable, Set
@@ -16,24 +20,86 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.quantity import MIB
-from gputile.api.well_known import Mode
+from gputile.api.well_known import MODES, Mode
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.files.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    decode_checkpoint,
-    decode_record,
-    encode_checkpoint,
-    encode_record,
-)
+from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.node_config import LIBRARY_MODES
-from gputile.node.agent.pod_devices import AllocationRecord
+from gputile.node.agent.node_config import LIBRARY_MODES, Sharing
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
+
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """The text is not a checkpoint that this gputile can read."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """``mode`` "" means that nothing was in force yet. ``registered`` are the resources that the agent has served."""
+
+    mode: str = ""
+    unit_mib: int = 0
+    sharing: Sharing = Sharing.NONE
+    replicas: int = 1
+    registered: tuple[str, ...] = ()
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    checksum: str
+    content: msgspec.Raw
+
+
+def _intact(envelope: _Envelope) -> _Envelope:
+    if hashlib.sha256(bytes(envelope.content)).hexdigest() != envelope.checksum:
+        raise CheckpointError("the checksum does not match")
+    return envelope
+
+
+_ENVELOPE = VersionedCodec(_Envelope, VERSION, CheckpointError, _intact, most=None)
+_CHECKPOINT = msgspec.json.Decoder(Checkpoint)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    content = msgspec.json.encode(checkpoint)
+    return _ENVELOPE.encode(_Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))).encode()
+
+
+def decode_checkpoint(text: bytes) -> Checkpoint:
+    """Return the checkpoint in the file's content.
+
+    Raises:
+        CheckpointError: it is damaged, or of a version that is not known.
+    """
+    try:
+        checkpoint = decode(_ENVELOPE.decode(text).content, _CHECKPOINT)
+    except ConversionError as error:
+        raise CheckpointError(str(error)) from error
+    if checkpoint.mode and checkpoint.mode not in MODES:
+        raise CheckpointError(f"mode {checkpoint.mode!r} is not known")
+    return checkpoint
+
+
+_RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
+
+
+def encode_record(record: AllocationRecord) -> bytes:
+    return _RECORD.encode(record).encode()
+
+
+def decode_record(text: bytes) -> AllocationRecord:
+    """Return what an allocation directory tells of its devices.
+
+    Raises:
+        CheckpointError: it is damaged, or of a version that is not known.
+    """
+    return _RECORD.decode(text)
+
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +199,19 @@ class NodeFiles:
         return path
 
     def records(self) -> dict[str, AllocationRecord]:
-        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
-        found = {}
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read.
+
+        The limits of a container that was let start say it too.
+        """
+        found, started = {}, self.started()
         for path in sorted(self.allocations.iterdir()):
             try:
                 found[path.name] = decode_record(read_whole(path / RECORD_FILE, _MOST_BYTES))
-            except (OSError, CheckpointError):
-                continue
+            except (OSError, CheckpointError) as error:
+                limits = self.limits(path.name) if path.name in started else None
+                if limits is not None and limits.devices:
+                    log.warning("%s is taken from the container's limits: %s", path / RECORD_FILE, error)
+                    found[path.name] = limits.record
         return found
 
     def write_record(self, directory: str, record: AllocationRecord) -> None:

@@ -13,9 +13,9 @@ from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import shares_of
+from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.agent.answers import LIMITS_FILE, Limits
-from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, StateError
-from gputile.node.agent.files.checkpoint import Checkpoint
+from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, NodeFiles, StateError
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
 from gputile.node.gateway.link import NodeLock

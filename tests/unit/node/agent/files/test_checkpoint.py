@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
-from gputile.node.agent.files.checkpoint import (
+from gputile.node.agent.device_table import AllocationRecord
+from gputile.node.agent.files.allocation_files import (
     Checkpoint,
     CheckpointError,
     decode_checkpoint,
@@ -19,9 +20,8 @@ from gputile.node.agent.files.checkpoint import (
     encode_checkpoint,
     encode_record,
 )
-from gputile.node.agent.files.kubelet_checkpoint import entries_in
+from gputile.node.agent.files.records import entries_in
 from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.pod_devices import AllocationRecord
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 CHECKPOINT = Checkpoint(
