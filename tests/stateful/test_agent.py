@@ -489,27 +489,6 @@ def test_a_larger_unit_waits_until_it_is_known_which_pods_are_bound() -> None:
         node.teardown()
 
 
-def test_a_static_pod_that_was_taken_for_another_shares_no_directory_with_it() -> None:
-    """The agent guesses while the kubelet lists nothing; the other one asks before the static pod has its mirror."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.create_static("a", (("app", 1), ("app", 3)))
-        node.create("b", (("init", 1), ("app", 4)), True)
-        for about in WATCHES:
-            node.deliver(about, 10)
-        node.fall_silent()
-        node.admit(None, False)
-        node.speak_again()
-        node.admit(None, False)
-        gave = node.node.kubelet.manager.given
-        assert (
-            len({answer.mounts[0].host_path for given in gave.values() for answer in [given[GPU_MEMORY].answer]}) == 4
-        )
-    finally:
-        node.teardown()
-
-
 def test_containers_of_two_pods_that_crash_before_the_kubelet_forgets_share_no_directory_with_one_that_runs() -> None:
     """Both had been let start, and only the kubelet's next list tells which containers do not run."""
     node = Node()

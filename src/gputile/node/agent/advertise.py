@@ -123,7 +123,7 @@ class Advertiser:
         try:
             self._records.save(self._state)
         except OSError as error:
-            self._state.advertised.record_checkpoint(written=False)
+            self._state.advertised.unsaved = True
             log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
 

@@ -64,10 +64,6 @@ class Advertised:
     unsaved: bool = False
     closed_since: float | None = None
 
-    def record_checkpoint(self, *, written: bool) -> None:
-        """Record whether the last checkpoint was written; if not, it is written again."""
-        self.unsaved = not written
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:

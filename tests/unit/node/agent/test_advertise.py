@@ -61,7 +61,7 @@ class Recorder:
         if self.full:
             raise OSError("no space left on device")
         self.calls.append(("checkpoint", None))
-        state.advertised.record_checkpoint(written=True)
+        state.advertised.unsaved = False
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""

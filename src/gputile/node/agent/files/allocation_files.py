@@ -8,10 +8,9 @@ While an agent is upgraded two of them can run for a moment. Once the younger on
 older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
 
 The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
-that. A text that is cut off, altered or of an unknown version is refused as a whole.
+that. A text that is cut off or of an unknown version is refused as a whole.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Iterable, Set
@@ -20,14 +19,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.conversion import ConversionError, decode
 from gputile.api.quantity import MIB
-from gputile.api.well_known import MODES, Mode
+from gputile.api.well_known import Mode
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.node_config import LIBRARY_MODES, Sharing
+from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
@@ -41,66 +39,14 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """``mode`` "" means that nothing was in force yet. ``registered`` are the resources that the agent has served."""
+    """``effective_mode`` is None where nothing was in force yet. ``registered`` are the resources that were served."""
 
-    mode: str = ""
-    unit_mib: int = 0
-    sharing: Sharing = Sharing.NONE
-    replicas: int = 1
+    effective_mode: EffectiveMode | None = None
     registered: tuple[str, ...] = ()
 
 
-class _Envelope(msgspec.Struct, frozen=True):
-    checksum: str
-    content: msgspec.Raw
-
-
-def _intact(envelope: _Envelope) -> _Envelope:
-    if hashlib.sha256(bytes(envelope.content)).hexdigest() != envelope.checksum:
-        raise CheckpointError("the checksum does not match")
-    return envelope
-
-
-_ENVELOPE = VersionedCodec(_Envelope, VERSION, CheckpointError, _intact, most=None)
-_CHECKPOINT = msgspec.json.Decoder(Checkpoint)
-
-
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    content = msgspec.json.encode(checkpoint)
-    return _ENVELOPE.encode(_Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))).encode()
-
-
-def decode_checkpoint(text: bytes) -> Checkpoint:
-    """Return the checkpoint in the file's content.
-
-    Raises:
-        CheckpointError: it is damaged, or of a version that is not known.
-    """
-    try:
-        checkpoint = decode(_ENVELOPE.decode(text).content, _CHECKPOINT)
-    except ConversionError as error:
-        raise CheckpointError(str(error)) from error
-    if checkpoint.mode and checkpoint.mode not in MODES:
-        raise CheckpointError(f"mode {checkpoint.mode!r} is not known")
-    return checkpoint
-
-
-_RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
-
-
-def encode_record(record: AllocationRecord) -> bytes:
-    return _RECORD.encode(record).encode()
-
-
-def decode_record(text: bytes) -> AllocationRecord:
-    """Return what an allocation directory tells of its devices.
-
-    Raises:
-        CheckpointError: it is damaged, or of a version that is not known.
-    """
-    return _RECORD.decode(text)
-
-
+CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
+RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
 log = logging.getLogger(__name__)
 
 RECORD_FILE = "devices.json"
@@ -152,27 +98,14 @@ class NodeFiles:
         return self._node_lock.mine
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint, None where there is none that can be read; what else is in its place is put aside."""
+        """Return the checkpoint, None where there is none that can be read."""
         try:
-            return decode_checkpoint(read_whole(self._file, _MOST_BYTES))
+            return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
         except FileNotFoundError:
             return None
         except (CheckpointError, OSError) as error:
-            log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
-            self._put_aside()
+            log.error("checkpoint %s: %s; going on with what the node object says", self._file, error)
             return None
-
-    def _put_aside(self) -> None:
-        """Make room for a checkpoint. Where that fails, none can be written, which says so itself."""
-        aside = self._file.with_suffix(".damaged")
-        try:
-            if aside.is_dir() and not aside.is_symlink():
-                shutil.rmtree(aside)
-            elif self._file.is_dir():
-                aside.unlink(missing_ok=True)
-            self._file.replace(aside)
-        except OSError as error:
-            log.error("checkpoint %s cannot be put aside: %s", self._file, error)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, unless that is another's business by now.
@@ -180,16 +113,8 @@ class NodeFiles:
         Raises:
             OSError: it cannot be written.
         """
-        if not self.mine:
-            return
-        content = encode_checkpoint(checkpoint)
-        try:
-            write_whole(self._file, content, _PRIVATE)
-        except IsADirectoryError:
-            if not self._file.is_dir():  # the directory is where the new one is written first
-                raise
-            self._put_aside()
-            write_whole(self._file, content, _PRIVATE)
+        if self.mine:
+            write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
@@ -206,7 +131,7 @@ class NodeFiles:
         found, started = {}, self.started()
         for path in sorted(self.allocations.iterdir()):
             try:
-                found[path.name] = decode_record(read_whole(path / RECORD_FILE, _MOST_BYTES))
+                found[path.name] = RECORD.decode(read_whole(path / RECORD_FILE, _MOST_BYTES))
             except (OSError, CheckpointError) as error:
                 limits = self.limits(path.name) if path.name in started else None
                 if limits is not None and limits.devices:
@@ -221,7 +146,7 @@ class NodeFiles:
             OSError: it cannot be written.
         """
         if self.mine:
-            write_whole(self.prepare(directory) / RECORD_FILE, encode_record(record), _PRIVATE)
+            write_whole(self.prepare(directory) / RECORD_FILE, RECORD.encode(record).encode(), _PRIVATE)
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.

@@ -101,25 +101,16 @@ class Records:
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / FILE_NAME
-        loaded = store.load()
-        self.lost = loaded is None
-        self.saved = loaded or Checkpoint()
+        self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
         self._complete: tuple[object, ...] = ()  # what each directory was last seen to have a record of
         self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
-    @property
-    def effective_mode(self) -> EffectiveMode | None:
-        saved = self.saved
-        return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
-
     def starting_state(self, seen: MachineSeen, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
-        before = self.effective_mode
-        mode = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
-        offered = node_config_of(seen.machine, seen.health, mode, "", "")
-        state = AllocationState(configuration, offered)
-        state.take_over(self.store.records(), self.store.started(), before, self.saved.registered)
+        mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
+        state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode, self.saved.registered)
         return state
 
     def save(self, state: AllocationState) -> None:
@@ -129,28 +120,17 @@ class Records:
             OSError: it cannot be written.
         """
         told = state.advertised
-        now = told.effective_mode or EffectiveMode(Mode.EXCLUSIVE, 0)
-        self.store.save(
-            Checkpoint(
-                mode=now.mode.value if told.effective_mode else "",
-                unit_mib=now.unit_mib,
-                sharing=now.sharing,
-                replicas=now.replicas,
-                registered=tuple(sorted({*told.resources, *told.registered})),
-            )
-        )
-        told.record_checkpoint(written=True)
+        self.store.save(Checkpoint(told.effective_mode, tuple(sorted({*told.resources, *told.registered}))))
+        told.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.
 
         Where its checkpoint has been lost, what is in force is what the node was published with.
         """
-        loaded = self.store.load()
-        if loaded is not None:
-            self.saved, self.lost = loaded, False
-        mode = self.effective_mode
-        if self.lost and mode is None and state.node is not None:
+        self.saved = self.store.load() or self.saved
+        mode = self.saved.effective_mode
+        if mode is None and state.node is not None:
             mode = published_before(state.node, state.configuration.unit_mib)
         state.take_over(self.store.records(), self.store.started(), mode, self.saved.registered)
 
