@@ -22,7 +22,6 @@ from gputile.node.agent.answers import (
     AllocateAnswer,
     Limits,
     daemon_name,
-    shares_of,
 )
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
@@ -129,7 +128,6 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         names = ", ".join(f"GPU {index}" for index in sorted(apart))
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, indices))
-    asked = own.container_request(devices.container) if own is not None else None
     return Limits(
         namespace=held.namespace,
         pod=held.name,
@@ -137,7 +135,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         container=devices.container,
         mode=state.node_config.mode.value,
         unit_mib=held.unit_mib,
-        gpus=shares_of(state.node_config, held, devices.container, asked, indices),
+        gpus=state.shares(held, devices.container),
         devices=record.ids,
         phase=record.phase,
         since_ns=record.since_ns,
