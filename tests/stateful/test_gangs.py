@@ -688,7 +688,9 @@ class Gangs(RuleBasedStateMachine):
         least = {
             name: units
             for name, pods in gangs.items()
-            if sizes[name] and (units := _least(pods, sizes[name] - self.running(pods)))
+            if sizes[name]
+            and (labelled_size(pods, self.server.groups) or _goes_on(pods))
+            and (units := _least(pods, sizes[name] - self.running(pods)))
         }
         # A gang that can never fit holds nobody up.
         overdue = [
@@ -752,9 +754,17 @@ def _size(
         return size
     started = _started(pods, together)
     begun = [*started, *(each for each in everybody if runs(each))]
-    plans = {hold.plan for each in begun if (hold := reservation_of(each)) is not None}
+    # A pod that asks for no GPU starts alone, and begins a plan only if the plan has no GPUs at all.
+    plans = {
+        hold.plan for each in begun if (hold := reservation_of(each)) is not None and (hold.allocation or not hold.size)
+    }
     ours = (reservation_of(each) for each in [*started, *(each for each in pods if waits(each))])
     return max((hold.pods for hold in ours if hold is not None and hold.plan in plans), default=0)
+
+
+def _goes_on(pods: Sequence[Pod]) -> bool:
+    """Return whether a plan of the gang has pods that have not finished: one that has ended tells no size any more."""
+    return any(reservation_of(each) is not None for each in pods if not each.finished)
 
 
 def _least(pods: Sequence[Pod], missing: int) -> list[int]:
