@@ -92,7 +92,9 @@ class NodeTypeRule(Enum):
         "no placeholder could be created that asks for such a node: the events of Jobs in gputile's namespace, and the "
         "controller's log, say why; it is tried again later"
     )
-    OTHERS_FIRST = "{there} such nodes were asked for, one after another, and the pod has no place; the next is asked for later"
+    OTHERS_FIRST = (
+        "{there} such nodes were asked for, one after another, and the pod has no place; the next is asked for later"
+    )
     PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {node} has this label, and could not take the pod if empty"
     TOO_LITTLE = "node {node} has this label, and could not take the pod if empty: {wanted}"

@@ -1,6 +1,7 @@
 """Bounds how many nodes are bought in vain.
 
-Back-offs grow with each node that was asked for one pod, and with each failure of a type. No I/O, no clock; times are Unix time in nanoseconds. By a clock that was set back no pause is on.
+Back-offs grow with each node that was asked for one pod, and with each failure of a type. No I/O, no clock; times are
+Unix time in nanoseconds. By a clock that was set back no pause is on.
 """
 
 from collections.abc import Callable, Collection, Iterable
