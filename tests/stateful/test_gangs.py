@@ -74,10 +74,10 @@ from tests.stateful.gangmodel import (
     waits,
 )
 
-HOLD_SECONDS, PATIENCE_SECONDS = 120, 400
+HOLD_SECONDS, PATIENCE_SECONDS, KEEP_SECONDS = 120, 400, 800
 CONFIGURATION = Configuration(
     admission=AdmissionConfiguration(gangs=True),
-    gangs=GangConfiguration(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS, keep_seconds=86_400),
+    gangs=GangConfiguration(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS, keep_seconds=KEEP_SECONDS),
 )
 LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written while a clock was wrong
 START_NS = 1_000_000_000 * SECOND
