@@ -170,7 +170,7 @@ class NodeRequestPlanner:
             booked = self._cluster_state.ledger.booking(pod.metadata.uid)
             if each is None or each.request is None or booked is not None:  # booked: it preempts, or is being bound
                 continue
-            names = [name for name, reason in placement.predicates.reasons(pod).items() if reason is None]
+            names = placement.predicates.open_nodes(pod)
             if not placement.engine.filter(each.request, names).feasible:
                 found.append(each)
         return found
@@ -267,10 +267,10 @@ class NodeRequestPlanner:
                 if pausing is not None:
                     barred[key] = pausing
                 elif believed and each.request is not None:
-                    lacking = empty.predicates.alone(each.pod)
-                    taking = [name for name in usable if lacking.get(name) is None]
+                    open_nodes = set(empty.predicates.open_alone(each.pod))
+                    taking = [name for name in usable if name in open_nodes]
                     if not taking:
-                        why = lacking.get(usable[0])
+                        why = empty.predicates.reason(each.pod, usable[0])
                         barred[key] = refusal_by(
                             NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else ""
                         )

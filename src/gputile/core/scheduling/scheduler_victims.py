@@ -20,7 +20,7 @@ from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import looks_at_pods
 from gputile.core.kube_predicates.pod_requests import PODS, Amounts
-from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
+from gputile.core.kube_predicates.ports_and_disks import exclusives
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
@@ -36,7 +36,7 @@ class Interchange:
 
     def __init__(self, pod: Pod, facts: Mapping[str, EvictionFacts]) -> None:
         spec = pod.spec
-        only_resources = not (host_ports(spec) or disks(spec) or spec.claims or looks_at_pods(pod))
+        only_resources = not (exclusives(spec) or spec.claims or looks_at_pods(pod))
         self._facts = facts if only_resources else {}
         self._all_facts = facts
 
