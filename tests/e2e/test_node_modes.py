@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_CORE,
@@ -19,7 +20,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import decode_allocation
-from gputile.node.agent.node_resources import MODE_PENDING
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runnable_here
 from tests.localcluster.controlplane import ControlPlane
@@ -79,9 +79,9 @@ def test_a_mode_change_is_held_while_gpu_pods_run(four: GpuNode, namespace: str)
     four.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
     four.wait_running(1, namespace)
     four.label({MODE_LABEL: "topology"})
-    four.plane.wait(lambda: four.condition(MODE_PENDING).get("status") == "True", "the condition")
-    assert four.condition(MODE_PENDING)["reason"] == "PodsOnNode"
-    assert f"{namespace}/holder" in four.condition(MODE_PENDING)["message"]
+    four.plane.wait(lambda: four.condition(ConditionType.MODE_PENDING).get("status") == "True", "the condition")
+    assert four.condition(ConditionType.MODE_PENDING)["reason"] == "PodsOnNode"
+    assert f"{namespace}/holder" in four.condition(ConditionType.MODE_PENDING)["message"]
 
     def told() -> bool:
         events = four.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
@@ -91,7 +91,7 @@ def test_a_mode_change_is_held_while_gpu_pods_run(four: GpuNode, namespace: str)
     four.wait_offered(OFFERED["share"])
     four.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/holder")
     four.wait_offered(OFFERED["topology"])
-    four.plane.wait(lambda: four.condition(MODE_PENDING)["status"] == "False", "the condition to end")
+    four.plane.wait(lambda: four.condition(ConditionType.MODE_PENDING)["status"] == "False", "the condition to end")
 
 
 def inspected(here: GpuNode, home: Path) -> tuple[list[str], str]:
