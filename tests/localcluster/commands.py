@@ -147,9 +147,7 @@ def _leader_election(lease_seconds: float) -> dict[str, Any]:
 def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
     common = {"urlPrefix": url, "weight": chosen["weight"], "httpTimeout": "5s", "nodeCacheCapable": True}
     resources = [dict(resource) for resource in chosen["managed_resources"]]
-    verbs = {"filterVerb": "filter", "prioritizeVerb": "prioritize"}
-    verbs |= {
-        f"{verb}Verb": verb for verb, wanted in (("bind", chosen["bind"]), ("preempt", chosen["preempt"])) if wanted
-    }
+    asked = {"filter": True, "prioritize": True, "bind": chosen["bind"], "preempt": chosen["preempt"]}
+    verbs = {f"{verb}Verb": verb for verb, wanted in asked.items() if wanted}
     others = {**common, "prioritizeVerb": "prioritize-without-gpus"}
     return [{**common, **verbs, "managedResources": resources}, *([others] if chosen["pods_without_gpus"] else [])]
