@@ -59,7 +59,7 @@ class Advertised:
     registered: tuple[str, ...] = ()
     other_plugin: str | None = None
     resources: tuple[str, ...] = ()
-    expected: Mapping[int, ExpectedMemory] = field(default_factory=dict)
+    expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
     mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
@@ -205,8 +205,8 @@ class AllocationState:
     def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:
         return self.pod_of(pod_devices) is not None, pod_devices.since_ns
 
-    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
-        """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
+    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
+        """Return the UUIDs of the GPUs that a container is on; ``pod`` is its own, where that is known."""
         return gpus_of(
             pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
         )

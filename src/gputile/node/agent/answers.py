@@ -7,7 +7,7 @@ Service", chapters "Environment Variables" and "Device Memory Limit").
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,7 +87,7 @@ def environment(
     if not node_config.mode.shared:
         return result
     result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
-    first = node_config.gpu(shares[0].index) if shares else None
+    first = node_config.gpu(shares[0].uuid) if shares else None
     if first is not None:
         result |= {
             _DEVICE: str(first.mib // unit_mib),
@@ -111,33 +111,30 @@ def shares_of(
     pod_devices: PodDevices,
     container: str,
     request: ContainerRequest | None,
-    indices: tuple[int, ...],
+    gpus: Collection[str],
 ) -> tuple[GpuShare, ...]:
-    """Return a container's share of each of the GPUs it is on.
+    """Return a container's share of each of the ``gpus`` that it is on, in the order of their indices.
 
     The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for its
     two resources one after the other. Where the specification is not known, the amounts are what the IDs are worth.
     """
-    count, shares = max(1, len(indices)), []
-    for index in indices:
-        gpu = node_config.gpu(index)
-        if gpu is None:
-            continue
+    count, shares = max(1, len(gpus)), []
+    for gpu in node_config.gpus(gpus):
         if not node_config.mode.shared:
             mib, percent = gpu.mib, 100
         elif request is not None:
             mib, percent = request.units * pod_devices.unit_mib // count, request.percent // count
         else:
             memory, core = (
-                pod_devices.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE)
+                pod_devices.container_ids(container, each).get(gpu.uuid, ()) for each in (GPU_MEMORY, GPU_CORE)
             )
             mib, percent = len(memory) * pod_devices.unit_mib, len(core)
-        shares.append(GpuShare(gpu.uuid, index, mib, percent))
+        shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
     return tuple(shares)
 
 
-def pod_mib(pod_devices: PodDevices, pod: KnownPod | None, index: int) -> int:
+def pod_mib(pod_devices: PodDevices, pod: KnownPod | None, gpu: str) -> int:
     """Return what a pod has of each of its GPUs in MiB, at its peak."""
     if pod is not None and pod.request is not None:
         return pod.request.shape.mib
-    return pod_devices.mib(index)
+    return pod_devices.mib(gpu)

@@ -10,7 +10,7 @@ from gputile.node.agent.pod_devices import EMPTY, PodDevices
 
 
 class DeviceTable:
-    """The devices of each pod by its UID.
+    """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
     ``started`` are the allocation directories with which a container was let start since the machine did.
     """
@@ -38,16 +38,16 @@ class DeviceTable:
     def directories(self) -> set[str]:
         return {each.directory for held in self._by_uid.values() for each in held.devices}
 
-    def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
+    def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the devices of the pods on a GPU, without those of the pod ``without``."""
-        return (held for held in self._by_uid.values() if index in held.indices and held.uid != without)
+        return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
-    def slots(self, resource: str, index: int) -> set[int]:
-        return {slot for held in self._by_uid.values() for slot in held.slots.get(resource, EMPTY).get(index, ())}
+    def ids(self, resource: str, gpu: str) -> set[str]:
+        return {each for held in self._by_uid.values() for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
-    def mib(self, index: int, without: str = "") -> int:
+    def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of a GPU that pods hold as memory units."""
-        return sum(held.mib(index) for held in self.on(index, without))
+        return sum(held.mib(gpu) for held in self.on(gpu, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
         wanted = set(ids)

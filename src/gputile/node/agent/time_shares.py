@@ -157,7 +157,7 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     if node_config.mode in LIBRARY_MODES:
         near = _gpus(allocation_state, beside)
         for pod_devices in allocation_state.device_table:
-            if beside and near.isdisjoint(pod_devices.indices):
+            if beside and near.isdisjoint(pod_devices.gpus):
                 continue
             phases = {devices.directory: devices.phase for devices in pod_devices.devices}
             for name, claims in _claims(allocation_state, pod_devices):
@@ -203,9 +203,9 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
             yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
 
 
-def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
+def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[str]:
     found = (
-        h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
+        h.gpus for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
     )
     return next(found, frozenset())
 
@@ -219,12 +219,12 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
     for directory, container in {
         devices.directory: devices.container for devices in pod_devices.devices if devices.directory
     }.items():
-        indices = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
+        uuids = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
         claims = {}
         for share in shares_of(
-            node_config, pod_devices, container, pod.container_request(container) if pod is not None else None, indices
+            node_config, pod_devices, container, pod.container_request(container) if pod is not None else None, uuids
         ):
-            gpu = node_config.gpu(share.index)
+            gpu = node_config.gpu(share.uuid)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
             most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
             claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), priority)
