@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import httpx2 as httpx
 import msgspec
 from aiohttp import web
+from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
 from gputile.support.http_server import Server, holding
-from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
 if TYPE_CHECKING:
     from tests.localcluster.controlplane import ControlPlane
@@ -68,6 +68,7 @@ class IdleExtender:
         self._api = api
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one call of kube-scheduler."""
         status, answer = await self._answer(request.path, await request.content.read())
         return web.Response(status=status, body=answer, content_type="application/json")
 
