@@ -11,10 +11,9 @@ import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from gputile.core.devices.allocation import decode_allocation
-from tests.e2e.extender import bound, pod_body, pods_in, write_cluster
+from tests.e2e.extender import bound, pod_body, pods_in, scheduled
 from tests.localcluster.browser import Tab
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
@@ -32,12 +31,8 @@ JSON.stringify([...document.querySelectorAll("[data-gpu]")].flatMap((tile) => [.
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """The nodes of CLUSTER, an extender and a scheduler that asks it."""
-    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER)))
-    extender, url = start_extender(control_plane)
-    scheduler = control_plane.start_scheduler(url, bind=True, managed_resources=MANAGED, weight=WEIGHT)
-    with extender, scheduler:
-        yield control_plane
-    control_plane.nodes.delete_all_nodes()
+    with scheduled(control_plane, tmp_path_factory.mktemp("cluster"), CLUSTER) as cluster:
+        yield cluster
 
 
 async def shares(tab: Tab) -> set[tuple[str, str, int, str]]:
