@@ -87,9 +87,10 @@ def pytest_collection() -> Generator[None, object, object]:
 def no_terminal() -> None:
     """Have programs print as to a pipe, wherever the tests run: workers of pytest-xdist have 80 COLUMNS.
 
-    Where readline is imported it gives them to the C library alone, whose environment programs inherit.
+    Where readline is imported it gives them to the C library alone, whose environment programs inherit. Nor is their
+    output unbuffered, as in many containers: a stream that cannot be written then fails at another place.
     """
-    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
         os.unsetenv(name)
     os.environ["LC_ALL"] = "C.UTF-8"
