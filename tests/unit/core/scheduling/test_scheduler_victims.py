@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.core import Container, ContainerPort, Pod, PodCondition
-from gputile.api.disks import ClaimSource, DiskVolume, NamedSource
+from gputile.api.core import Container, ContainerPort, Pod, PodCondition, PodResourceClaim
+from gputile.api.disks import ClaimSource, DiskVolume
 from gputile.api.well_known import DELETION_COST_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
@@ -193,7 +193,7 @@ def test_of_proposed_pods_on_two_gpus_one_stays_if_another_frees_as_much_b5(
     "spec",
     [
         {"containers": (Container(ports=(ContainerPort(host_port=80),)),)},
-        {"resource_claims": (NamedSource(),)},
+        {"resource_claims": (PodResourceClaim(),)},
         {"volumes": (DiskVolume(persistent_volume_claim=ClaimSource()),)},
     ],
 )
