@@ -22,7 +22,7 @@ from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, KeptFullness, PlacementEngine
-from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 NAMES = ["n0", "gone", "n1", "n2"]
@@ -208,13 +208,28 @@ def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> 
 
 
 @pytest.mark.requirement("T2")
-def test_topology_gives_the_connected_gpus_t2() -> None:
+@pytest.mark.parametrize(
+    ("mode", "asking", "held", "expected"),
+    [
+        ("topology", pod(asks={"aliyun.com/gpu": 2}), (), [1, 3]),
+        ("default", pod(asks={"nvidia.com/gpu": 2}), (), [1, 3]),
+        ("default", pod(asks={"nvidia.com/gpu": 1}), (), [0]),
+        ("default", pod(asks={"nvidia.com/gpu": 2}), (3,), [0, 1]),
+        ("cgpu", pod(mem=8, count=2), (), [1, 3]),
+        ("cgpu", pod(mem=8, count=2), (0, 2), [0, 2]),  # GPUs in use are filled first
+        ("cgpu", pod(mem=8, count=2), (0,), [0, 1]),
+    ],
+)
+def test_equally_good_gpus_are_the_connected_ones_t2(
+    mode: str, asking: Pod, held: tuple[int, ...], expected: list[int]
+) -> None:
     links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
-    decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
-        request_of(pod(asks={"aliyun.com/gpu": 2})), "n", 0
-    )
+    ledger = ledger_of(gpu_node(mode=mode, bandwidth=links))
+    for gpu in held:
+        book(ledger, f"h{gpu}", "n", share(f"GPU-n-{gpu}", 1024), whole=mode == "default")
+    decision = PlacementEngine(ledger).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
-    assert [c.gpu for c in decision.gpus] == [gpus_of("n", [15360] * 4)[i] for i in (1, 3)]
+    assert [chosen.gpu.index for chosen in decision.gpus] == expected
 
 
 @given(
