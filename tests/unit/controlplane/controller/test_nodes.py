@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +13,9 @@ from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.node_diagnosis import SilentNodes, UnitsInForce, condition_patch, diagnose
-from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler, taint_patch
+from gputile.controlplane.controller.node_reconciler import NodeReconciler, taint_patch
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced
@@ -182,7 +184,7 @@ def test_how_far_a_new_unit_has_come() -> None:
     assert units.counts == {}
 
 
-class Writer:
+class Writer(ApiServerWriter):
     """Fails as told, and then writes."""
 
     def __init__(self, *failures: Exception) -> None:
@@ -194,7 +196,7 @@ class Writer:
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
         self._write(patch)
 
-    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
+    async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
         self._write(patch)
 
     def _write(self, patch: Any) -> None:
