@@ -116,8 +116,8 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
-        return offered.get(resource, 0) > 0
+        # In units of 1 MiB: where the unit in force is larger than all GPUs, pods of a smaller one keep their IDs.
+        return resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
         """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""

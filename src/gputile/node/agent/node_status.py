@@ -55,7 +55,7 @@ from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.agent.node_resources import MachineSeen
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
-from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem
 
 _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
 
@@ -81,8 +81,8 @@ def driver_condition(machine: ProbedMachine) -> NodeCondition:
     return node_condition(ConditionType.DRIVER_PROBLEM, "False", ConditionReason.DRIVER_ANSWERS, text)
 
 
-def gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
-    """Return whether all GPUs and MIG instances are healthy and could be read."""
+def gpu_condition(machine: ProbedMachine, health: Health, mode: Mode) -> NodeCondition:
+    """Return whether all GPUs and MIG instances are healthy, could be read, and can be offered in a mode."""
     kind = ConditionType.CARD_PROBLEM
     unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
@@ -90,9 +90,21 @@ def gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
         for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
         if uuid in health.reasons
     ]
-    messages = unhealthy + [problem.message for problem in machine.problems]
+    problems = [
+        *machine.problems,
+        *(
+            Problem(
+                ConditionReason.CARD_WITHOUT_MEMORY,
+                f"GPU {gpu.index}: {gpu.model} has no memory of its own, and mode {mode.value} cannot share it; mode "
+                "default offers it whole, or to several pods by time-slicing",
+            )
+            for gpu in machine.gpus
+            if gpu.unified and mode.shared
+        ),
+    ]
+    messages = unhealthy + [problem.message for problem in problems]
     if messages:
-        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else machine.problems[0].reason
+        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else problems[0].reason
         return node_condition(kind, "True", reason, "; ".join(messages))
     if machine.down is not None:
         return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
@@ -190,7 +202,7 @@ def wanted_status(
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             driver_condition(seen.machine),
-            gpu_condition(seen.machine, seen.health),
+            gpu_condition(seen.machine, seen.health, state.node_config.mode),
             *told.decided.conditions,
             other_plugin_condition(told.other_plugin),
             mig_condition(seen.machine, told.decided.effective_mode),

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gputile.api.reasons import ConditionReason
+from gputile.api.well_known import Mode
 from gputile.core.devices.gpu_health import Health, Sign
 from gputile.core.devices.inventory import Gpu, Inventory
 
@@ -52,7 +53,8 @@ class ProbedGpu:
     """One GPU as NVML tells it.
 
     ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
-    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``.
+    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``. A ``unified`` GPU, such
+    as GB10, has no memory of its own: ``mib`` is that of the machine.
     """
 
     index: int
@@ -64,6 +66,7 @@ class ProbedGpu:
     minor: int = -1
     mig: Mig = Mig.INCAPABLE
     instances: tuple[MigInstance, ...] = ()
+    unified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +149,11 @@ def inventory_of(
 ) -> Inventory:
     """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
 
-    A GPU in MIG mode is left out: nothing can run on the whole of it.
+    A GPU in MIG mode is left out: nothing can run on the whole of it. So is a unified GPU in a mode that shares by
+    memory: who sold the machine's memory twice would have it run out.
     """
-    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON]
+    by_memory = bool(mode) and Mode(mode).shared
+    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON and not (gpu.unified and by_memory)]
     gpus = tuple(as_gpu(machine.gpus[i], healthy=health.healthy(machine.gpus[i].uuid)) for i in whole)
     rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
     return Inventory(gpus=gpus, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
 from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX
+from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, Mode
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.node_status import (
@@ -165,8 +165,10 @@ def machine(**facts: Any) -> ProbedMachine:
     return ProbedMachine(**{"gpus": gpus, "driver": "570.1", "cuda": (12, 8), **facts})
 
 
-def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str, str, str]]:
-    conditions = driver_condition(machine), gpu_condition(machine, health or Health())
+def told(
+    machine: ProbedMachine, health: Health | None = None, mode: Mode = Mode.EXCLUSIVE
+) -> list[tuple[str, str, str]]:
+    conditions = driver_condition(machine), gpu_condition(machine, health or Health(), mode)
     return [(c.status, c.reason, c.message) for c in conditions]
 
 
@@ -196,6 +198,14 @@ def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
 def test_a_gpu_that_cannot_be_read_is_named() -> None:
     unread = machine(problems=(Problem(ConditionReason.CARD_LOST, "GPU 2: gone"),))
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
+
+
+def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_memory() -> None:
+    spark = ProbedMachine((ProbedGpu(0, "GPU-a", "NVIDIA GB10", 122570, "0000000F:01:00.0", unified=True),))
+    assert told(spark)[1][:2] == ("False", "CardsHealthy")
+    status, reason, message = told(spark, mode=Mode.CGPU)[1]
+    assert (status, reason) == ("True", "CardWithoutMemory")
+    assert "NVIDIA GB10 has no memory of its own" in message
 
 
 @pytest.mark.requirement("U11")
