@@ -15,6 +15,7 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, Mode
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
+from gputile.node.agent.node_config import EffectiveMode
 from gputile.node.agent.node_status import (
     Wanted,
     driver_condition,
@@ -166,9 +167,12 @@ def machine(**facts: Any) -> ProbedMachine:
 
 
 def told(
-    machine: ProbedMachine, health: Health | None = None, mode: Mode = Mode.EXCLUSIVE
+    machine: ProbedMachine, health: Health | None = None, mode: Mode = Mode.EXCLUSIVE, shared_mib: int = 0
 ) -> list[tuple[str, str, str]]:
-    conditions = driver_condition(machine), gpu_condition(machine, health or Health(), mode)
+    conditions = (
+        driver_condition(machine),
+        gpu_condition(machine, health or Health(), EffectiveMode(mode, 1024, shared_mib=shared_mib)),
+    )
     return [(c.status, c.reason, c.message) for c in conditions]
 
 
@@ -205,7 +209,8 @@ def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_m
     assert told(spark)[1][:2] == ("False", "CardsHealthy")
     status, reason, message = told(spark, mode=Mode.CGPU)[1]
     assert (status, reason) == ("True", "CardWithoutMemory")
-    assert "NVIDIA GB10 has no memory of its own" in message
+    assert "NVIDIA GB10 has no memory of its own: say by the label gputile.io/shared-memory" in message
+    assert told(spark, mode=Mode.CGPU, shared_mib=65536)[1][0] == "False"
 
 
 @pytest.mark.requirement("U11")

@@ -186,6 +186,8 @@ def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(prob
     assert seen.gpus[0].mib > 0, "the machine's"
     assert len(inventory_of(seen, Health(), mode="default").gpus) == 4
     assert len(inventory_of(seen, Health(), mode="cgpu").gpus) == 3
+    assert [gpu.mib for gpu in inventory_of(seen, Health(), mode="cgpu", shared_mib=512).gpus] == [512] * 4
+    assert inventory_of(seen, Health(), mode="default", shared_mib=512).gpus[3].mib == machine.gpus[3].mib
 
 
 @pytest.mark.parametrize(
