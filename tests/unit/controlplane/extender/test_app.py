@@ -21,7 +21,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.http_server import BodyReader
 from tests.conftest import examples
-from tests.fakes.claims import claim
+from tests.fakes.claimbuilders import claim
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.fakes.corebuilders import pod as plain_pod
 from tests.fakes.http import ask, sent

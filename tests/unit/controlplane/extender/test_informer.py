@@ -16,7 +16,7 @@ from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsR
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.conftest import examples
-from tests.fakes.claims import claim, result
+from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, share
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of

@@ -16,7 +16,7 @@ from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.client import Attempts, Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
-from tests.fakes.claims import claim, result
+from tests.fakes.claimbuilders import claim, result
 from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.kube.views import QUICK
