@@ -16,6 +16,9 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node
@@ -95,6 +98,15 @@ class Agent:
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
+        self.claims = ClaimsDriver(
+            host.node_name,
+            state,
+            ClaimFiles(store, cdi, paths.kubelet),
+            preparation,
+            cluster,
+            self.wakeups.compare,
+        )
+        self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
         self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, advertiser)
@@ -133,7 +145,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run(self.handler))
+                tasks.create_task(self.kubelet.run(self.handler, self.claims.answer))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -157,8 +169,10 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
+        lost = self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
         await self.mode.renew()
+        await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
         await self.hand_over.open()
@@ -202,8 +216,11 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
+        machine = self.surroundings.machine()
+        await self.slices.publish(machine.machine)
         problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
-        wanted = wanted_status(state, self.surroundings.machine(), problem, opened=left == 0)
+        claims = self.slices.condition()
+        wanted = wanted_status(state, machine, problem, claims, opened=left == 0)
         try:
             told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:

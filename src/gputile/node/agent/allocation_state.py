@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
@@ -137,7 +138,7 @@ class AllocationState:
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
     kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
     where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
-    which a container was let start.
+    which a container was let start. ``claims`` are the prepared claims by their UIDs.
     """
 
     configuration: Configuration
@@ -149,6 +150,7 @@ class AllocationState:
     written: tuple[KubeletEntry, ...] | None = ()
     records: dict[str, AllocationRecord] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
+    claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
@@ -188,18 +190,19 @@ class AllocationState:
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
         pod = self.pods.get(pod_devices.key)
-        return pod if pod is not None and pod.uid == pod_devices.uid else None
+        return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
     def named_devices(self) -> list[PodDevices]:
         """Return the devices of one pod of each name: of the pod that has the name now, else of the latest.
 
         While a pod that was made anew under its name is answered, its predecessor's devices may not be released yet.
         """
-        found: dict[str, PodDevices] = {}
+        found: dict[tuple[str, str], PodDevices] = {}
         for each in self.device_table:
-            other = found.get(each.key)
+            key = each.key, each.uid if each.uid in self.claims else ""
+            other = found.get(key)
             if other is None or self._rank(other) < self._rank(each):
-                found[each.key] = each
+                found[key] = each
         return list(found.values())
 
     def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:

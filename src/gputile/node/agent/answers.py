@@ -16,6 +16,7 @@ import msgspec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
 from gputile.node.agent.pod_devices import PodDevices
@@ -118,6 +119,8 @@ def shares_of(
     The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for its
     two resources one after the other. Where the specification is not known, the amounts are what the IDs are worth.
     """
+    if isinstance(pod_devices, PreparedClaim):
+        return pod_devices.shares
     count, shares = max(1, len(indices)), []
     for index in indices:
         gpu = node_config.gpu(index)

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from gputile.api.well_known import DRIVER
 from gputile.node.agent.device_ids import ListedPod, Listing
 from gputile.node.agent.device_lists import Device
 from gputile.node.agent.rules import AllocationConflict
@@ -18,6 +19,7 @@ from gputile.node.gateway.link import (
     ListDevices,
     Listed,
     MessageChannel,
+    ServeClaims,
     State,
     TakeCharge,
 )
@@ -56,6 +58,9 @@ class DevicePluginCalls(Protocol):
         Raises:
             AgentNotReady: it must not start yet.
         """
+
+
+ClaimCalls = Callable[[Call], Awaitable[CallAnswer | CallRefused]]
 
 
 async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRefused:
@@ -137,13 +142,14 @@ class KubeletLink:
         self._in_charge = asyncio.Event()
         self._link = link
         self._told: dict[str, tuple[Device, ...]] = {}
+        self._health: bytes | None = None
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
         self._latest: tuple[bytes, Listing] = (b"", {})
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, handler: DevicePluginCalls) -> None:
-        """Take in what the gateway says; ``handler`` answers the kubelet's calls.
+    async def run(self, handler: DevicePluginCalls, claims: ClaimCalls | None = None) -> None:
+        """Take in what the gateway says; ``handler`` and ``claims`` answer the kubelet's calls.
 
         Raises:
             GatewayGoneError: it has hung up.
@@ -152,7 +158,7 @@ class KubeletLink:
             async for message in self._link.messages():
                 match message:
                     case Call():
-                        task = asyncio.get_running_loop().create_task(self._serve(handler, message))
+                        task = asyncio.get_running_loop().create_task(self._serve(handler, claims, message))
                         self._tasks.add(task)
                         task.add_done_callback(self._tasks.discard)
                     case Listed(number, body):
@@ -197,6 +203,12 @@ class KubeletLink:
             self._told = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
 
+    def serve_claims(self, health: bytes | None) -> None:
+        """Serve as a DRA driver that tells this health of its devices; None to serve as none."""
+        if health != self._health:
+            self._health = health
+            self._link.send(ServeClaims(health))
+
     async def list(self, within: float) -> Listing | None:
         """Return who has which devices, None where the kubelet does not say so within so many seconds."""
         self._last += 1
@@ -216,10 +228,13 @@ class KubeletLink:
             self._latest = body, as_listing(resources_pb.ListPodResourcesResponse.FromString(body))
         return self._latest[1]
 
-    async def _serve(self, handler: DevicePluginCalls, call: Call) -> None:
+    async def _serve(self, handler: DevicePluginCalls, claims: ClaimCalls | None, call: Call) -> None:
         if call.method in ADMISSION:
             self.asked = time.monotonic()
-        self._link.send(await answer(handler, call))
+        if claims is not None and call.resource == DRIVER:
+            self._link.send(await claims(call))
+        else:
+            self._link.send(await answer(handler, call))
 
 
 def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:

@@ -113,6 +113,11 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def pod_uid(self) -> str:
+        """The UID of the pod, where ``uid`` is a claim's."""
+        return self.uid
+
     @cached_property
     def slots(self) -> dict[str, dict[int, frozenset[int]]]:
         """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""

@@ -199,7 +199,7 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
         found = owners.get(path.rpartition("/")[2])
         if found is not None and uuid in indices:
             pod_devices, devices = found
-            container = PodContainer(pod_devices.uid, pod_devices.namespace, pod_devices.name, devices.container)
+            container = PodContainer(pod_devices.pod_uid, pod_devices.namespace, pod_devices.name, devices.container)
             yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
 
 
@@ -213,7 +213,7 @@ def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
 def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
     """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
     node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
-    pod = known if known is not None and known.uid == pod_devices.uid else None
+    pod = known if known is not None and known.uid == pod_devices.pod_uid else None
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
     for directory, container in {

@@ -28,6 +28,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     unit_mib: int = 0
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    claims: bool = False
     registered: tuple[str, ...] = ()
 
 

@@ -41,7 +41,9 @@ class Records:
     @property
     def effective_mode(self) -> EffectiveMode | None:
         saved = self.saved
-        return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
+        if not saved.mode:
+            return None
+        return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas, saved.claims)
 
     def starting_state(self, seen: MachineSeen, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
@@ -66,6 +68,7 @@ class Records:
                 unit_mib=now.unit_mib,
                 sharing=now.sharing,
                 replicas=now.replicas,
+                claims=now.claims,
                 registered=tuple(sorted({*told.resources, *told.registered})),
             )
         )
@@ -119,6 +122,7 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        return EffectiveMode(Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1)
+        unit, replicas = inventory.unit_mib or unit_mib, inventory.replicas or 1
+        return EffectiveMode(Mode(inventory.mode), unit, sliced, replicas, inventory.claims)
     except (KeyError, ValueError):
         return None

@@ -13,6 +13,7 @@ from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import shares_of
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
 from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices
@@ -81,6 +82,8 @@ def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = 
 def _taken(node_config: NodeConfig, devices: PodDevices, index: int) -> tuple[int, int] | None:
     """Return the MiB and the percent of compute that a pod has of a GPU; None where the GPU is not known."""
     gpu = node_config.gpu(index)
+    if isinstance(devices, PreparedClaim):
+        return devices.mib(index), devices.percent(index)
     if gpu is None:
         split = any(index in slots for resource, slots in devices.slots.items() if resource.startswith(MIG_PREFIX))
         mib = sum(each.mib for each in instances_of(node_config, devices) if each.index == index)
@@ -179,7 +182,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
             parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
             isolated = devices.mode in LIBRARY_MODES
             yield MonitoredContainer(
-                PodContainer(devices.uid, devices.namespace, devices.name, container),
+                PodContainer(devices.pod_uid, devices.namespace, devices.name, container),
                 ids.get(container, ""),
                 len(directories) == 1,
                 directory if isolated else "",

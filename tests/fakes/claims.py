@@ -1,0 +1,66 @@
+"""A node that gives its GPUs by claims, and claims that kube-scheduler has allocated there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import ObjectMeta
+from gputile.api.resource_claims import (
+    AllocatedDevice,
+    ClaimAllocation,
+    ClaimConsumer,
+    DeviceAllocation,
+    ResourceClaim,
+    ResourceClaimStatus,
+)
+from gputile.api.well_known import DRIVER, Mode
+from gputile.core.devices.gpu_health import Health
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.node_resources import node_config_of
+from gputile.node.nvml.probe import ProbedMachine
+from tests.fakes.agentcluster import NODE
+
+
+def claims_node(
+    mode: Mode, machine: ProbedMachine, *, sharing: Sharing = Sharing.NONE, claims: bool = True
+) -> AllocationState:
+    effective = EffectiveMode(mode, 1024, sharing, claims=claims)
+    return AllocationState(Configuration(), node_config_of(machine, Health(), effective, None, None))
+
+
+@dataclass(frozen=True)
+class Given:
+    """A result of an allocation: the device, and what it takes of it."""
+
+    device: str
+    amounts: Mapping[str, str]
+    driver: str = DRIVER
+    pool: str = NODE
+    admin: bool | None = None
+
+
+def share(index: int, memory: str, **amounts: str) -> Given:
+    return Given(f"gpu-{index}", {"memory": memory, "pods": "1", **amounts})
+
+
+def allocated(name: str, *results: Given, uid: str = "", pods: tuple[str, ...] = ("pod",)) -> ResourceClaim:
+    """Return a claim that is allocated and reserved for ``pods``, whose UIDs are like their names."""
+    devices = [
+        AllocatedDevice(
+            request=f"r{place}",
+            driver=each.driver,
+            pool=each.pool,
+            device=each.device,
+            admin_access=each.admin,
+            share_id=f"share-{place}",
+            consumed_capacity=dict(each.amounts),
+        )
+        for place, each in enumerate(results)
+    ]
+    allocation = ClaimAllocation(devices=DeviceAllocation(results=tuple(devices))) if devices else None
+    reserved = tuple(ClaimConsumer(resource="pods", name=pod, uid=f"uid-{pod}") for pod in pods)
+    return ResourceClaim(
+        metadata=ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}"),
+        status=ResourceClaimStatus(allocation=allocation, reserved_for=reserved),
+    )
