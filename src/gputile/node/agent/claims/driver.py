@@ -86,19 +86,17 @@ class ClaimsDriver:
     def restore(self) -> list[AskedClaim]:
         """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
 
-        Return those that the kubelet has, and of which the record was lost.
+        Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
         """
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
-            for uid in found.keys() - wanted.keys():
-                self._files.remove(uid)
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys() | (wanted or {}).keys())
         hold_claims(self._state, found, time.time_ns())
-        return [asked for asked in (wanted or {}).values() if asked.uid not in found]
+        return [each for each in (wanted or {}).values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
-        """Make lost records again from the claims themselves; the kubelet has been answered, or asks again."""
+        """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
         for asked in lost:
             await self._prepare_answer(asked)
 
