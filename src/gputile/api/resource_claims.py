@@ -155,11 +155,10 @@ class ExactDeviceRequest(WireObject):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceSubRequest(WireObject):
+class DeviceSubRequest(ExactDeviceRequest):
     """One of the alternatives of a request."""
 
     name: str = ""
-    device_class_name: str = ""
 
 
 class DeviceRequest(WireObject):

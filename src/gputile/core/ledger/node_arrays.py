@@ -28,8 +28,9 @@ class NodeArrays:
     none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the
     less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``,
     whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``, ``packed``, whether its
-    GPUs are chosen by what later pods will want, ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the
-    machine's memory that pods may take of it, and ``cpu`` and ``host_mib``, what they have left of that.
+    GPUs are chosen by what later pods will want, ``by_claims``, whether ResourceClaims ask for them, ``all_cpu`` and
+    ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it, and ``cpu`` and
+    ``host_mib``, what they have left of that.
     """
 
     def __init__(self, rows: int = 16, gpus: int = FEW_GPUS) -> None:
@@ -45,6 +46,7 @@ class NodeArrays:
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
         self.packed: Bool = np.zeros(rows, np.bool_)
+        self.by_claims: Bool = np.zeros(rows, np.bool_)
         self.many: Bool = np.zeros(rows, np.bool_)
         self.all_cpu: Int64 = np.zeros(rows, np.int64)
         self.all_host_mib: Int64 = np.zeros(rows, np.int64)

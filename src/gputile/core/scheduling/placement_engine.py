@@ -222,18 +222,19 @@ class PlacementEngine:
         self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
         return result
 
-    def rank(self, request: Request, names: Sequence[str]) -> list[int]:
+    def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``.
 
         10 is the best node alone: among nodes of equal score the one that the ledger met first, so that
         kube-scheduler, which draws lots among equals, does not scatter pods over equal nodes. Then 9 for its equals,
         and one less for each worse distinct score, however close; below the tenth they are all 0, as nodes that do
-        not fit are.
+        not fit are. ``alternatives`` are what the request is on nodes that it does not fit as it is.
         """
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self.scores(request.shape, request.host)[rows], vectorized.UNFIT)
+        scores = [self.scores(each.shape, each.host)[rows] for each in (request, *alternatives)]
+        found = np.where(known, np.maximum.reduce(scores), vectorized.UNFIT)
         return _ranks(found, rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
