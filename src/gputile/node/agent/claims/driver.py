@@ -18,6 +18,7 @@ from gputile.api.reasons import EventReason
 from gputile.api.well_known import Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.claim_files import ClaimFiles
 from gputile.node.agent.claims.prepare import (
     AskedClaim,
@@ -32,12 +33,8 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.container_start import ContainerPreparation, Start
-from gputile.node.agent.files.isolation_mounts import NotIsolated
+from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
 from gputile.node.agent.holdings import hold_claims
-from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 
@@ -107,7 +104,7 @@ class ClaimsDriver:
         except ClaimRefused as error:
             log.error("claim %s is not prepared: %s", asked.key, error)
             return dra.NodePrepareResourceResponse(error=str(error))
-        except (AgentNotReady, NotIsolated, KubeError, OSError, ValueError) as error:
+        except (NotYet, KubeError, OSError) as error:
             log.warning("claim %s is not prepared yet: %s", asked.key, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         return dra.NodePrepareResourceResponse(

@@ -18,8 +18,8 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer, Limits, environment
 from gputile.node.agent.claims.prepared_claim import PreparedClaim, PreparedDevice, row_devices
 from gputile.node.agent.claims.slices import device_named
+from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.node_config import MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import AllocationRecord
 
 CDI_VERSION: Final = "0.5.0"
 CDI_KIND: Final = "gputile.io/claim"

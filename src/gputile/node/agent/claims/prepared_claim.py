@@ -11,7 +11,7 @@ from gputile.api.well_known import DRIVER
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.core.devices.versioned_codec import VersionedCodec
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, PodDevices
 
 VERSION = 1
 DIRECTORY_PREFIX = "claim-"
