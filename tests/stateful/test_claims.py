@@ -21,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gputile.api.core import Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import DRIVER, Mode
 from gputile.kube.errors import ConnectionFailed
@@ -43,7 +44,7 @@ from gputile.node.gateway.link import Call, CallAnswer, NodeLock
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, FakeCluster
-from tests.fakes.claims import allocated, claims_node, share
+from tests.fakes.claims import allocated, claiming_pod, claims_node, share
 from tests.integration.agent.scene import machine
 from tests.localcluster.nosuid import nosuid_directory
 from tests.stateful.filekiller import FileKiller, Killed
@@ -67,6 +68,10 @@ class ClaimCluster(FakeCluster):
         if self.down:
             raise ConnectionFailed("the API server is away")
         return self.claims.get(f"{namespace}/{name}")
+
+    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
+        claims = [f"{each.metadata.name}" for each in self.claims.values() if each.pods[0].name == name]
+        return claiming_pod(name, {"main": claims})
 
 
 class ClaimingNode(RuleBasedStateMachine):

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gputile.api.core import ObjectReference
+from gputile.api.core import ObjectReference, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import Mode
 from gputile.kube.errors import KubeError
@@ -30,6 +30,7 @@ from gputile.node.agent.claims.prepare import (
     check_room,
     limits_of,
     prepared_claim,
+    with_containers,
 )
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.claims.slices import device_named
@@ -124,6 +125,7 @@ class ClaimsDriver:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
+        claim = with_containers(state, claim, await self._pod_of(claim))
         try:
             check_room(state, claim)
         except ClaimRefused as error:
@@ -142,6 +144,13 @@ class ClaimsDriver:
             raise
         self._compare.wish()
         return claim
+
+    async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
+        """Return the pod of the claim's name; it may be one that the watch has not told of yet."""
+        known = self._state.pods.get(claim.key)
+        if known is not None and known.uid == claim.owner:
+            return known.pod
+        return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
     def _with_devices(self, claim: PreparedClaim) -> PreparedClaim:
         """Add the CDI devices of each result: the GPU's own, as far as the runtime knows one, and the claim's."""

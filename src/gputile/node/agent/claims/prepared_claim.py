@@ -66,9 +66,9 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.index == index)
 
 
-def row_devices(uid: str, container: str) -> tuple[ContainerDevices, ...]:
+def row_devices(uid: str, container: str, phase: Phase) -> tuple[ContainerDevices, ...]:
     """Return what ties a claim's row to its allocation directory: no IDs."""
-    return (ContainerDevices(container, Phase.APP, DRIVER, (), f"{DIRECTORY_PREFIX}{uid}"),)
+    return (ContainerDevices(container, phase, DRIVER, (), f"{DIRECTORY_PREFIX}{uid}"),)
 
 
 _CODEC = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
