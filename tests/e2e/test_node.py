@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT,
@@ -19,7 +20,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.cluster.published import DRIVER_PROBLEM, GPU_PROBLEM
 from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.isolation.library import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
@@ -121,7 +121,7 @@ def test_the_agent_has_the_rights_of_its_example_and_no_others(shared: GpuNode, 
     written = {entry["manager"] for entry in node["metadata"]["managedFields"] if entry.get("subresource") == "status"}
     assert len(written) >= 2, "the kubelet and the agent have both written the status"
     kinds = {condition["type"] for condition in node["status"]["conditions"]}
-    assert {"Ready", "MemoryPressure", DRIVER_PROBLEM, GPU_PROBLEM} <= kinds
+    assert {"Ready", "MemoryPressure", ConditionType.DRIVER_PROBLEM, ConditionType.CARD_PROBLEM} <= kinds
     for verb, resource, allowed in RIGHTS:
         assert can(shared, verb, resource) is allowed, f"{verb} {resource}"
 

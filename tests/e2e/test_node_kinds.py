@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
-from gputile.node.agent.node_resources import MPS_PROBLEM
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
@@ -126,8 +126,8 @@ def test_mps_through_daemons_that_outlive_the_agent(
     """No daemon, no memory and a condition; with it each client has its pipe and its limit."""
     with gpu_node(control_plane, node_programs, "mps", {MODE_LABEL: "mps"}, kind="t4") as here:
         wait_offered(here, **{GPU_MEMORY: 0})
-        here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition")
-        assert "is not installed" in condition(here, MPS_PROBLEM)["message"]
+        here.plane.wait(lambda: condition(here, ConditionType.MPS_PROBLEM).get("status") == "True", "the condition")
+        assert "is not installed" in condition(here, ConditionType.MPS_PROBLEM)["message"]
         program = here.agent.programs / "nvidia-cuda-mps-control"
         program.write_text('#!/bin/sh\ntouch "$CUDA_MPS_PIPE_DIRECTORY/control"\nexec sleep 3600\n')
         program.chmod(0o755)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation
 from gputile.node.agent.node_config import MODE_RESOURCES
-from gputile.node.agent.node_resources import MODE_PENDING
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
@@ -87,9 +87,11 @@ def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: 
     labelled.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
     labelled.wait_running(1, namespace)
     labelled.label({MODE_LABEL: "topology"})
-    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING).get("status") == "True", "the condition")
-    assert condition(labelled, MODE_PENDING)["reason"] == "PodsOnNode"
-    assert f"{namespace}/holder" in condition(labelled, MODE_PENDING)["message"]
+    labelled.plane.wait(
+        lambda: condition(labelled, ConditionType.MODE_PENDING).get("status") == "True", "the condition"
+    )
+    assert condition(labelled, ConditionType.MODE_PENDING)["reason"] == "PodsOnNode"
+    assert f"{namespace}/holder" in condition(labelled, ConditionType.MODE_PENDING)["message"]
 
     def told() -> bool:
         events = labelled.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
@@ -99,7 +101,9 @@ def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: 
     wait_offered(labelled, "share")
     labelled.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/holder")
     wait_offered(labelled, "topology")
-    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING)["status"] == "False", "the condition to end")
+    labelled.plane.wait(
+        lambda: condition(labelled, ConditionType.MODE_PENDING)["status"] == "False", "the condition to end"
+    )
 
 
 def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """A node that gives its GPUs by claims, and claims that kube-scheduler has allocated there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import ObjectMeta
+from gputile.api.core import Container, ContainerClaim, ObjectMeta, Pod, PodResourceClaim, ResourceRequirements
 from gputile.api.resource_claims import (
     AllocatedDevice,
     ClaimAllocation,
@@ -19,7 +19,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.agent.node_resources import node_config_of
 from gputile.node.nvml.probe import ProbedMachine
-from tests.fakes.agentcluster import NODE
+from tests.fakes.agentcluster import NODE, simple_pod
 
 
 def claims_node(
@@ -64,3 +64,19 @@ def allocated(name: str, *results: Given, uid: str = "", pods: tuple[str, ...] =
         metadata=ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}"),
         status=ResourceClaimStatus(allocation=allocation, reserved_for=reserved),
     )
+
+
+def claiming_pod(name: str, uses: Mapping[str, Sequence[str]]) -> Pod:
+    """Return a pod, with a UID like its name, whose containers use claims; the pod's names for them are another's."""
+    containers = [
+        Container(
+            name=container,
+            resources=ResourceRequirements(claims=tuple(ContainerClaim(name=f"my-{each}") for each in claims)),
+        )
+        for container, claims in uses.items()
+    ]
+    names = sorted({each for claims in uses.values() for each in claims})
+    pod = simple_pod(name, *containers)
+    pod.metadata.uid = f"uid-{name}"
+    pod.spec.resource_claims = tuple(PodResourceClaim(name=f"my-{each}", resource_claim_name=each) for each in names)
+    return pod

@@ -16,11 +16,10 @@ from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.time_shares import TimeUsed

@@ -39,22 +39,19 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
-from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.cluster.published import wanted_status
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.kubelet_checkpoint import entries_in
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.node_status import tell_node, wanted_status
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics
@@ -479,7 +476,7 @@ class ModelAgent:
 
     async def begin(self) -> None:
         """Take the node over, as ``Agent`` does."""
-        self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler))
+        self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler.answer))
         await self.kubelet.told.wait()
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
@@ -575,17 +572,10 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        """Spoil the checkpoint, and the records that the kubelet's checkpoint can replace.
-
-        Nobody knows the devices of a container that both have lost, as the page on the agent says.
-        """
+        """Spoil the checkpoint, and the records of all allocation directories."""
         self._spoil_file(self.directory / "state" / "checkpoint.json", damage)
-        written = self.kubelet.directory / CHECKPOINT
-        entries = entries_in(written.read_bytes()) if written.exists() else ()
-        known = {each.directory for each in entries or ()}
         for path in self.directory.glob("state/allocations/*/devices.json"):
-            if path.parent.name in known:
-                self._spoil_file(path, damage)
+            self._spoil_file(path, damage)
 
     @staticmethod
     def _spoil_file(checkpoint: Path, damage: Damage) -> None:

@@ -7,8 +7,6 @@ columns grow by doubling. A row without a node has no usable GPU.
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.kube_predicates.node_answers import RecentChanges
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -94,15 +92,28 @@ class NodeArrays:
             array[row] = 0
 
 
-class Changes(RecentChanges[int]):
-    """The rows that changed: who fell behind further than the log reaches recomputes everything."""
+class Changes:
+    """A log of the rows that changed, bounded: who fell behind further than it reaches recomputes everything."""
 
     def __init__(self, keep: int = 4096) -> None:
-        super().__init__(keep)
+        self._keep = keep
+        self._rows: list[int] = []
+        self._base = 0
+
+    @property
+    def position(self) -> int:
+        """The number of changes so far: what to pass to ``rows_since`` the next time."""
+        return self._base + len(self._rows)
+
+    def add(self, row: int) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= 2 * self._keep:
+            self._base += self._keep
+            del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
         """Return the distinct rows that changed since ``position``, None where the log does not reach back so far."""
-        if not self.reaches(position):
+        if position < self._base:
             return None
         # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.
-        return np.array(sorted(set(self.since(position))), dtype=np.intp)
+        return np.array(sorted(set(self._rows[position - self._base :])), dtype=np.intp)

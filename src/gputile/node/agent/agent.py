@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.claim_files import ClaimFiles
 from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
-from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.cluster.published import wanted_status
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
@@ -30,8 +28,8 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.node_status import tell_node, wanted_status
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
@@ -39,7 +37,7 @@ from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage import ContainerUse, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
-from gputile.node.gateway.link import FromGateway, MessageChannel, NodeLock
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.metrics import LoopLag
@@ -98,14 +96,8 @@ class Agent:
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
-        self.claims = ClaimsDriver(
-            host.node_name,
-            state,
-            ClaimFiles(store, cdi, paths.kubelet),
-            preparation,
-            cluster,
-            self.wakeups.compare,
-        )
+        files = ClaimFiles(store, cdi, paths.kubelet)
+        self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
@@ -145,7 +137,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run(self.handler, self.claims.answer))
+                tasks.create_task(self.kubelet.run(self._answer))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -157,6 +149,9 @@ class Agent:
             self._worker.shutdown(wait=False)
             await self.arbiter.stop()
             await self.host.mps.stop()
+
+    async def _answer(self, call: Call) -> CallAnswer | CallRefused:
+        return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
 
     async def _begin(self) -> None:
         await self._look_at_machine(0.0)
@@ -216,11 +211,10 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
-        machine = self.surroundings.machine()
-        await self.slices.publish(machine.machine)
+        seen = self.surroundings.machine()
+        await self.slices.publish(seen.machine)
         problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
-        claims = self.slices.condition()
-        wanted = wanted_status(state, machine, problem, claims, opened=left == 0)
+        wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
             told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:

@@ -14,10 +14,10 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer, environment, pod_mib, shares_of
+from gputile.node.agent.answers import AllocateAnswer, environment
 from gputile.node.agent.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.device_table import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.holdings import answer, derive
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.preferred_allocation import DeviceQuestion, PreferredAllocation, readable
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 
@@ -80,7 +80,7 @@ def allocate(
         for each in held.devices
         if (each.directory, each.resource) == (directory, resource)
     )
-    pod, asked = (caller.pod, caller.request) if caller is not None else (None, None)
+    pod = caller.pod if caller is not None else None
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
     try:
         rules_of(state).check(row, devices, gpus, reused=handed_on.issuperset(ids))
@@ -92,9 +92,11 @@ def allocate(
         raise
     state.admission.last_uid = row.uid
     indices = state.gpus(row, devices.container, pod)
-    shares = shares_of(state.node_config, row, devices.container, asked, indices)
+    shares = state.shares(row, devices.container)
     uuids = state.node_config.uuids(resource, ids, indices)
-    mib = pod_mib(row, pod, indices[0]) if indices else 0
+    mib = row.mib(indices[0]) if indices else 0
+    if pod is not None and pod.request is not None:
+        mib = pod.request.shape.mib
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)

@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import (
+from gputile.node.agent.device_table import (
     AllocationRecord,
+    DeviceTable,
     KubeletEntry,
     PodDevices,
     directory_name,
     gpus_of,
 )
+from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,6 @@ class Advertised:
     mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
-
-    def record_checkpoint(self, *, written: bool) -> None:
-        """Record whether the last checkpoint was written; if not, it is written again."""
-        self.unsaved = not written
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +211,31 @@ class AllocationState:
         return gpus_of(
             pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
         )
+
+    def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
+        """Return a container's share of each of the GPUs it is on.
+
+        The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for
+        its two resources one after the other. Where the specification is not known, they are what the IDs are worth.
+        """
+        if isinstance(pod_devices, PreparedClaim):
+            return pod_devices.shares
+        pod, config, shares = self.pod_of(pod_devices), self.node_config, []
+        request = pod.container_request(container) if pod is not None else None
+        indices = self.gpus(pod_devices, container, pod)
+        for index in indices:
+            gpu = config.gpu(index)
+            if gpu is None:
+                continue
+            if not config.mode.shared:
+                mib, percent = gpu.mib, 100
+            elif request is not None:
+                mib, percent = request.units * pod_devices.unit_mib // len(indices), request.percent // len(indices)
+            else:
+                mib = len(pod_devices.container_slots(container, GPU_MEMORY).get(index, ())) * pod_devices.unit_mib
+                percent = len(pod_devices.container_slots(container, GPU_CORE).get(index, ()))
+            shares.append(GpuShare(gpu.uuid, index, mib, percent))
+        return tuple(shares)
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""

@@ -38,10 +38,9 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, SMALLEST_UN
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu, advertised_units
 from gputile.node.agent.allocation_state import ExpectedMemory
 from gputile.node.agent.device_ids import encode
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodDevices
 
 # The kubelet dials plugins with gRPC's default limit on received messages; a margin is left for the stream's framing.
 MESSAGE_LIMIT = 4 * MIB - 4096

@@ -1,12 +1,184 @@
 """Answers who holds what on which GPU.
 
-The table is computed as a whole (``AllocationState.derive``) and never changed. A row is what one pod holds, whatever
-it was told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds, whatever it was
+told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+
+The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
+resource of a container, and ``AllocationRecord`` what the agent wrote into the directory that the container mounts.
+What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
-from collections.abc import Iterable, Iterator, Set
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
-from gputile.node.agent.pod_devices import EMPTY, PodDevices
+import msgspec
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.node_config import NodeConfig
+
+
+class AllocationRecord(msgspec.Struct, frozen=True):
+    """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
+
+    ``gpus`` is the UUID that each index stood for at ``since_ns``. ``mounts`` is what the answers had the container
+    mount, each as container path and host path. ``key``, ``uid`` and ``container`` say who was taken for the caller,
+    and who is known to have it once its container was let start; "" where nobody was.
+    """
+
+    ids: dict[str, tuple[str, ...]]
+    unit_mib: int
+    since_ns: int
+    gpus: dict[int, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    uid: str = ""
+    container: str = ""
+    phase: Phase = Phase.APP
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletEntry:
+    """The IDs of one resource that the kubelet has given to a container, by the UID that it has for the pod.
+
+    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` all that it does:
+    None where the answer cannot be read, and the directory is then the one that the container would get.
+    """
+
+    uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    directory: str
+    mounts: tuple[tuple[str, str], ...] | None = None
+
+
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
+
+
+class PodContainer(NamedTuple):
+    """A container, by the names of its pod; ``uid`` is the pod's, which tells it from a predecessor of its name."""
+
+    uid: str
+    namespace: str
+    pod: str
+    name: str
+
+
+EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
+
+
+class ContainerDevices(msgspec.Struct, frozen=True):
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+
+    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
+    start. None where nobody knows.
+    """
+
+    container: str
+    phase: Phase
+    resource: str
+    ids: tuple[str, ...]
+    directory: str = ""
+    mounts: tuple[tuple[str, str], ...] | None = None
+
+
+class PodDevices(msgspec.Struct, frozen=True, dict=True):
+    """All that one pod got.
+
+    ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
+    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
+    ``known`` is unset while the API server has not told of the pod, as of a static one without a mirror.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    unit_mib: int
+    mode: str
+    trust_group: str
+    since_ns: int
+    devices: tuple[ContainerDevices, ...] = ()
+    gpus: dict[int, str] = msgspec.field(default_factory=dict)
+    identified: bool = True
+    known: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def pod_uid(self) -> str:
+        """The UID of the pod, where ``uid`` is a claim's."""
+        return self.uid
+
+    @cached_property
+    def slots(self) -> dict[str, dict[int, frozenset[int]]]:
+        """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""
+        ids: dict[str, set[str]] = {}
+        for devices in self.devices:
+            ids.setdefault(devices.resource, set()).update(devices.ids)
+        return {resource: by_gpu(held) for resource, held in ids.items()}
+
+    @cached_property
+    def indices(self) -> frozenset[int]:
+        return frozenset(index for gpus in self.slots.values() for index in gpus)
+
+    @cached_property
+    def container_indices(self) -> dict[str, frozenset[int]]:
+        found: dict[str, frozenset[int]] = {}
+        for devices in self.devices:
+            found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
+        return found
+
+    def mib(self, index: int) -> int:
+        """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
+        return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
+
+    def percent(self, index: int) -> int:
+        return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
+
+    def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
+        devices = self.container_devices(container, resource)
+        return by_gpu(devices.ids) if devices else EMPTY
+
+    def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
+        return next((p for p in self.devices if p.container == container and p.resource == resource), None)
+
+    def replaced(self, devices: ContainerDevices) -> "PodDevices":
+        """Return the pod with ``devices`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
+        return self.only((*others, devices))
+
+    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
+        return msgspec.structs.replace(self, devices=devices)
+
+
+def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:
+    pod_devices = pod_devices.replaced(devices)
+    gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
+    return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)
+
+
+def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
+    """Return the indices of the GPUs that a container is on.
+
+    ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
+    """
+    held = pod_devices.container_indices.get(container, frozenset())
+    if gpus and len(held) != gpus:
+        return tuple(sorted(pod_devices.indices))[:gpus]
+    return tuple(sorted(held))
 
 
 class DeviceTable:

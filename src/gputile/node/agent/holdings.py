@@ -17,16 +17,16 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_ids import DeviceIdError, by_gpu
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.known_pods import KnownPod
-from gputile.node.agent.node_config import is_served
-from gputile.node.agent.pod_devices import (
+from gputile.node.agent.device_table import (
     AllocationRecord,
     ContainerDevices,
+    DeviceTable,
     KubeletEntry,
     PodDevices,
     directory_name,
 )
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has written down whose devices they are
@@ -168,7 +168,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
         state.pods.listed,
         state.node_config,
         state.configuration,
-        now_ns // UNKNOWN_FOR_NS if UNKNOWN_FOR_NS else now_ns,
+        now_ns // UNKNOWN_FOR_NS,
     )
     if known == state.derived_from:
         return

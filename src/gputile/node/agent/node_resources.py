@@ -12,7 +12,6 @@ never offered it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
@@ -25,8 +24,6 @@ from gputile.api.well_known import (
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
-    PLACEMENT_LABEL,
-    PLACEMENTS,
     REPLICAS_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
@@ -45,12 +42,9 @@ from gputile.node.agent.node_config import (
     Withholding,
     WithholdingRule,
 )
-from gputile.node.nvml.probe import Mig, ProbedMachine, inventory_of
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
-MODE_PENDING: Final = ConditionType.MODE_PENDING
-PLACEMENT_REFUSED: Final = ConditionType.PLACEMENT_REFUSED
-UNIT_REFUSED: Final = ConditionType.MEMORY_UNIT_REFUSED
 _NAMED_PODS = 10
 
 
@@ -79,25 +73,32 @@ def decide_mode(
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
         return ModeDecision(
-            current, (node_condition(MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)), unit_condition)
+            current,
+            (
+                node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)),
+                unit_condition,
+            ),
         )
     disabled = _disabled(wanted.mode, configuration.features)
     if disabled is not None:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
         text = f"the node is in {_name(wanted)}"
-        told = node_condition(MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
+        told = node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
-            told = node_condition(MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
+            told = node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
         return ModeDecision(wanted, (told, unit_condition))
     if gpu_pods:
         text = _held_text(current, wanted, gpu_pods)
         return ModeDecision(
-            current, (node_condition(MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition)
+            current,
+            (node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition),
         )
     text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
     return ModeDecision(
-        current, (node_condition(MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition), closing=True
+        current,
+        (node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition),
+        closing=True,
     )
 
 
@@ -133,17 +134,6 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true")
 
 
-def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
-    placement = labels.get(PLACEMENT_LABEL)
-    if placement is not None and placement not in PLACEMENTS:
-        valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
-        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-        return node_condition(PLACEMENT_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a way of placement, or there is none"
-    return node_condition(PLACEMENT_REFUSED, "False", ConditionReason.VALID, text)
-
-
 def _disabled(mode: Mode, features: Features) -> str | None:
     """Return why the cluster's owner does not want the mode (M13), None where it is wanted."""
     if mode.shared and not features.sharing:
@@ -159,9 +149,11 @@ def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[i
     try:
         check_unit(tuple(gpus), unit_mib)
     except UnitError as error:
-        return current.unit_mib, node_condition(UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error))
+        return current.unit_mib, node_condition(
+            ConditionType.MEMORY_UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error)
+        )
     text = f"the memory unit is {unit_mib} MiB"
-    return unit_mib, node_condition(UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
+    return unit_mib, node_condition(ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
 
 
 def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
@@ -193,10 +185,6 @@ class MachineSeen:
     health: Health
     free: bool = False
     keep_unit: bool = False
-
-
-MIG_PROBLEM: Final = ConditionType.MIG_PROBLEM
-MPS_PROBLEM: Final = ConditionType.MPS_PROBLEM
 
 
 def node_config_of(
@@ -244,36 +232,6 @@ def closed(node_config: NodeConfig) -> Inventory:
     return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
 
 
-def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
-    """Return whether MIG is as the node's label asks for (G3)."""
-    wanted = effective_mode.sharing is Sharing.MIG
-    split = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON]
-    if wanted and not split:
-        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
-        return node_condition(
-            MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, f"the node is to offer MIG instances: {remedy}"
-        )
-    bare = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON and not gpu.instances]
-    if wanted and bare:
-        message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
-        return node_condition(MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, message)
-    if split and not wanted:
-        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
-        return node_condition(MIG_PROBLEM, "True", ConditionReason.MIG_NOT_OFFERED, message)
-    return node_condition(MIG_PROBLEM, "False", ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for")
-
-
-def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
-    if effective_mode.mode is Mode.MPS and problem is not None:
-        return node_condition(MPS_PROBLEM, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
-    return node_condition(
-        MPS_PROBLEM, "False", ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing"
-    )
-
-
-OTHER_PLUGIN: Final = ConditionType.OTHER_DEVICE_PLUGIN
-
 # NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
 # HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
 SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
@@ -305,15 +263,3 @@ def other_plugin_evidence(
     if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
         return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
     return None
-
-
-def other_plugin_condition(evidence: str | None) -> NodeCondition:
-    if evidence is None:
-        return node_condition(
-            OTHER_PLUGIN, "False", ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
-        )
-    message = (
-        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
-        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
-    )
-    return node_condition(OTHER_PLUGIN, "True", ConditionReason.OTHER_PLUGIN_FOUND, message)

@@ -29,10 +29,9 @@ from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_ids import DeviceIdError, decode, encode
 from gputile.node.agent.device_lists import displaced
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceTable, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import PodDevices
 from gputile.node.agent.rules import SHARED_RESOURCES, rules_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.device_lists import displaced
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 SlotsByGpu = Mapping[int, frozenset[int]]

@@ -18,10 +18,9 @@ from gputile.node.agent.advertise import (
     put_in_force,
 )
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_resources import MachineSeen, closed
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.fakes.devicetable import hold, release
 
@@ -62,7 +61,7 @@ class Recorder:
         if self.full:
             raise OSError("no space left on device")
         self.calls.append(("checkpoint", None))
-        state.advertised.record_checkpoint(written=True)
+        state.advertised.unsaved = False
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""

@@ -22,10 +22,10 @@ from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_ids import ListedPod, encode
+from gputile.node.agent.device_table import KubeletEntry
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import KubeletEntry
 from gputile.node.agent.rules import AllocationConflict
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
@@ -145,17 +145,6 @@ def test_a_pod_that_runs_without_devices_does_not_stand_in_the_way() -> None:
     assert callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)[0].key == "default/new"
 
 
-def test_without_a_list_only_a_single_pod_or_the_one_that_was_begun_can_be_meant() -> None:
-    pods = [known(name, container(mem=2, core=10)) for name in ("a", "b")]
-    here = Here(Mode.CORE_MEM, pods[0])
-    assert [c.key for c in callers(here.state, None, GPU_MEMORY, 2)] == ["default/a"]
-    here.know(*pods)
-    assert callers(here.state, None, GPU_MEMORY, 2) == []
-    here.lists({"b": {"main": {}}})
-    here.answers(GPU_MEMORY, TWO)
-    assert [c.key for c in callers(here.state, None, GPU_CORE, 10)] == ["default/b"]
-
-
 def test_both_resources_of_a_container_have_one_directory() -> None:
     pod = known("a", container(mem=2, core=10))
     here, core = Here(Mode.CORE_MEM, pod), tuple(encode(0, slot) for slot in range(10))
@@ -178,10 +167,10 @@ def test_a_lost_answer_takes_no_directory_and_no_devices() -> None:
 
 
 def test_who_was_taken_for_the_caller_by_mistake_shares_no_directory_with_it() -> None:
-    """Nobody lists anything, and the one pod that is known asks for as much as a static one does."""
+    """Nobody knows the static pod that asks, and one that is known lacks as much."""
     pod = known("a", container(mem=2))
     here = Here(Mode.CGPU, pod)
-    here.state.heard(None, 1.0, settled=True)
+    here.lists({"a": {"main": {}}, "static": {"main": {}}})
     answer = here.answers(GPU_MEMORY, TWO)
     here.writes("config-1", "main", GPU_MEMORY, TWO, answer)
     with pytest.raises(NotYet, match="has not said yet what pod"):

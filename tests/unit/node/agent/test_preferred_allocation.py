@@ -13,10 +13,9 @@ from gputile.node.agent.allocation import preferred
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.callers import callers
 from gputile.node.agent.device_ids import ListedPod, encode
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.serve import _together
+from gputile.node.agent.__main__ import _together
+from gputile.node.agent.api_server import Wakeup
 
 
 @pytest.mark.anyio

@@ -19,10 +19,10 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.node_status import time_condition
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     RunningWeights,
@@ -32,7 +32,6 @@ from gputile.node.agent.time_shares import (
     gpu_times,
     policy_of,
     share_of,
-    time_condition,
     time_shares,
 )
 from gputile.node.arbiter.accounts import WHOLE, Share

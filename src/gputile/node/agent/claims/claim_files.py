@@ -113,6 +113,9 @@ class ClaimFiles:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
+    def has_cdi(self, uid: str) -> bool:
+        return self._cdi is not None and (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").is_file()
+
     def cdi_devices(self, uuid: str) -> tuple[str, ...]:
         """Return the CDI device of a GPU or MIG instance; none where the runtime would not know it."""
         return self._cdi.devices((uuid,)) if self._cdi is not None else ()

@@ -13,11 +13,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gputile.api.core import ObjectReference
+from gputile.api.core import ObjectReference, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.claim_files import ClaimFiles
 from gputile.node.agent.claims.prepare import (
     AskedClaim,
@@ -29,15 +30,12 @@ from gputile.node.agent.claims.prepare import (
     check_room,
     limits_of,
     prepared_claim,
+    with_containers,
 )
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.container_start import ContainerPreparation, Start
-from gputile.node.agent.files.isolation_mounts import NotIsolated
+from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
 from gputile.node.agent.holdings import hold_claims
-from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 
@@ -86,19 +84,17 @@ class ClaimsDriver:
     def restore(self) -> list[AskedClaim]:
         """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
 
-        Return those that the kubelet has, and of which the record was lost.
+        Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
         """
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
-            for uid in found.keys() - wanted.keys():
-                self._files.remove(uid)
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys() | (wanted or {}).keys())
         hold_claims(self._state, found, time.time_ns())
-        return [asked for asked in (wanted or {}).values() if asked.uid not in found]
+        return [each for each in (wanted or {}).values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
-        """Make lost records again from the claims themselves; the kubelet has been answered, or asks again."""
+        """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
         for asked in lost:
             await self._prepare_answer(asked)
 
@@ -109,7 +105,7 @@ class ClaimsDriver:
         except ClaimRefused as error:
             log.error("claim %s is not prepared: %s", asked.key, error)
             return dra.NodePrepareResourceResponse(error=str(error))
-        except (AgentNotReady, NotIsolated, KubeError, OSError, ValueError) as error:
+        except (NotYet, KubeError, OSError) as error:
             log.warning("claim %s is not prepared yet: %s", asked.key, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         return dra.NodePrepareResourceResponse(
@@ -129,6 +125,7 @@ class ClaimsDriver:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
+        claim = with_containers(state, claim, await self._pod_of(claim))
         try:
             check_room(state, claim)
         except ClaimRefused as error:
@@ -147,6 +144,13 @@ class ClaimsDriver:
             raise
         self._compare.wish()
         return claim
+
+    async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
+        """Return the pod of the claim's name; it may be one that the watch has not told of yet."""
+        known = self._state.pods.get(claim.key)
+        if known is not None and known.uid == claim.owner:
+            return known.pod
+        return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
     def _with_devices(self, claim: PreparedClaim) -> PreparedClaim:
         """Add the CDI devices of each result: the GPU's own, as far as the runtime knows one, and the claim's."""

@@ -10,16 +10,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gputile.api.core import Pod
 from gputile.api.resource_claims import CORES, MEMORY, AllocatedDevice, ResourceClaim
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import CORE_PERCENT
+from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer, Limits, environment
+from gputile.node.agent.claims.pods import containers_of
 from gputile.node.agent.claims.prepared_claim import PreparedClaim, PreparedDevice, row_devices
 from gputile.node.agent.claims.slices import device_named
+from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.node_config import MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import AllocationRecord
 
 CDI_VERSION: Final = "0.5.0"
 CDI_KIND: Final = "gputile.io/claim"
@@ -44,7 +47,7 @@ class ClaimRefused(Exception):
 def prepared_claim(
     state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim, node: str, now_ns: int
 ) -> PreparedClaim:
-    """Return what a claim gets of this node's GPUs.
+    """Return what a claim gets of this node's GPUs; ``with_containers`` says for which containers.
 
     Raises:
         ClaimRefused: says which rule is broken.
@@ -76,7 +79,7 @@ def prepared_claim(
         config.mode.value,
         state.trust_group(asked.namespace),
         now_ns,
-        row_devices(asked.uid, ""),
+        row_devices(asked.uid, "", Phase.APP),
         {share.index: share.uuid for share in shares.values()},
         claim=asked.name,
         owner=pod.uid,
@@ -84,6 +87,24 @@ def prepared_claim(
         shares=tuple(shares.values()),
         results=tuple(PreparedDevice(each.request, each.device, (), each.share_id or "") for each in claim.gpus),
     )
+
+
+def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:
+    """Return the row of a claim with the container of its ``pod`` that uses it, the first of several.
+
+    Raises:
+        ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses several claims.
+    """
+    if pod is None or pod.metadata.uid != row.owner:
+        raise ClaimRefused(f"pod {row.key} with the UID {row.owner[:64]} is not there any more")
+    others = {each.claim for each in state.claims.values() if each.owner == row.owner and each.uid != row.uid}
+    users = [(container, phase, names) for container, phase, names in containers_of(pod) if row.claim in names]
+    for container, _, names in users:
+        if both := sorted(names & others):
+            text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
+            raise ClaimRefused(f"{text}, and would have one's limits only: ask for both GPUs in one claim")
+    name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
+    return msgspec.structs.replace(row, devices=row_devices(row.uid, name, phase))
 
 
 def check_room(state: AllocationState, row: PreparedClaim) -> None:

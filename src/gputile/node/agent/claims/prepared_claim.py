@@ -11,7 +11,7 @@ from gputile.api.well_known import DRIVER
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.core.devices.versioned_codec import VersionedCodec
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, PodDevices
 
 VERSION = 1
 DIRECTORY_PREFIX = "claim-"
@@ -66,9 +66,9 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.index == index)
 
 
-def row_devices(uid: str, container: str) -> tuple[ContainerDevices, ...]:
+def row_devices(uid: str, container: str, phase: Phase) -> tuple[ContainerDevices, ...]:
     """Return what ties a claim's row to its allocation directory: no IDs."""
-    return (ContainerDevices(container, Phase.APP, DRIVER, (), f"{DIRECTORY_PREFIX}{uid}"),)
+    return (ContainerDevices(container, phase, DRIVER, (), f"{DIRECTORY_PREFIX}{uid}"),)
 
 
 _CODEC = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)

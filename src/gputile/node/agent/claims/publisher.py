@@ -17,9 +17,8 @@ from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSli
 from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.slices import device_health, dropped_fields, slice_of
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import Wakeup
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra

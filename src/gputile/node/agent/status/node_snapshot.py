@@ -9,14 +9,11 @@ from typing import Final
 from gputile.api.core import container_ids, ended_containers
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
-from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import shares_of
 from gputile.node.agent.claims.prepared_claim import PreparedClaim
-from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 
@@ -179,7 +176,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
         }
         ids = container_ids(pod.pod) if pod is not None else {}
         for container, directory in directories.items():
-            parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
+            parts = tuple(_parts(state, devices, container, guaranteed.get(directory, {})))
             isolated = devices.mode in LIBRARY_MODES
             yield MonitoredContainer(
                 PodContainer(devices.pod_uid, devices.namespace, devices.name, container),
@@ -191,13 +188,9 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
 
 
 def _parts(
-    state: AllocationState, devices: PodDevices, container: str, pod: KnownPod | None, guaranteed: Mapping[str, int]
+    state: AllocationState, devices: PodDevices, container: str, guaranteed: Mapping[str, int]
 ) -> Iterator[GpuPart]:
-    request = pod.container_request(container) if pod is not None else None
-    shares: tuple[GpuShare, ...] = shares_of(
-        state.node_config, devices, container, request, state.gpus(devices, container, pod)
-    )
-    for share in shares:
+    for share in state.shares(devices, container):
         gpu = state.node_config.gpu(share.index)
         part = guaranteed.get(share.uuid)
         total = (gpu.mib if gpu is not None else share.mib) * MIB

@@ -19,9 +19,9 @@ from gputile.node.agent.claims.prepare import (
     prepared_claim,
 )
 from gputile.node.agent.claims.prepared_claim import ClaimRecordError, PreparedClaim, decode_claim, encode_claim
+from gputile.node.agent.device_table import ContainerDevices, PodDevices
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.node_snapshot import bookings_of
 from gputile.node.agent.time_shares import time_shares
 from gputile.node.nvml.probe import MigInstance

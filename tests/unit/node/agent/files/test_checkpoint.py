@@ -1,78 +1,35 @@
 """A checkpoint is read as it was written, or not at all."""
 
 import base64
-import contextlib
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.request import Phase
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
-from gputile.node.agent.files.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    decode_checkpoint,
-    decode_record,
-    encode_checkpoint,
-    encode_record,
-)
-from gputile.node.agent.files.kubelet_checkpoint import entries_in
-from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.pod_devices import AllocationRecord
+from gputile.node.agent.device_table import AllocationRecord
+from gputile.node.agent.files.allocation_files import CHECKPOINT, RECORD, Checkpoint, CheckpointError
+from gputile.node.agent.files.records import entries_in
+from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
-CHECKPOINT = Checkpoint(
-    mode="share",
-    unit_mib=1024,
-    sharing=Sharing.NONE,
-    registered=(GPU_MEMORY,),
-)
-TEXT = encode_checkpoint(CHECKPOINT)
-
-
-def test_it_is_read_as_it_was_written() -> None:
-    assert decode_checkpoint(TEXT) == CHECKPOINT
-
-
-@given(st.integers(0, len(TEXT) - 1))
-def test_half_a_file_is_no_checkpoint(length: int) -> None:
-    with pytest.raises(CheckpointError):
-        decode_checkpoint(TEXT[:length])
-
-
-@given(st.integers(0, len(TEXT) - 1), st.integers(1, 255))
-def test_a_flipped_byte_is_found(position: int, change: int) -> None:
-    damaged = bytearray(TEXT)
-    damaged[position] ^= change
-    with contextlib.suppress(CheckpointError):
-        assert decode_checkpoint(bytes(damaged)) == CHECKPOINT
-
-
-@given(st.binary(max_size=60))
-def test_junk_is_no_checkpoint(text: bytes) -> None:
-    with pytest.raises(CheckpointError):
-        decode_checkpoint(text)
-
-
-def test_a_later_version_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="version 2 is not known"):
-        decode_checkpoint(TEXT.replace(b'"version":1', b'"version":2'))
-
-
-RECORD = AllocationRecord(
+SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1), (GPU_MEMORY,))
+KEPT = AllocationRecord(
     {GPU_MEMORY: ("g0-00001",)}, 1024, 5, {0: "GPU-0"}, (("/in", "/out"),), "ns/a", "u", "main", Phase.INIT
 )
 
 
-def test_a_record_is_read_as_it_was_written_or_not_at_all() -> None:
-    text = encode_record(RECORD)
-    assert decode_record(text) == RECORD
+@pytest.mark.parametrize(("codec", "value"), [(CHECKPOINT, SAVED), (RECORD, KEPT)], ids=["checkpoint", "record"])
+def test_a_file_is_read_as_it_was_written_or_not_at_all(
+    codec: VersionedCodec[Checkpoint | AllocationRecord], value: Checkpoint | AllocationRecord
+) -> None:
+    text = codec.encode(value).encode()
+    assert codec.decode(text) == value
     for damaged in (text[:-9], text.replace(b'"version":1', b'"version":2'), b"", b"\0" * 100):
         with pytest.raises(CheckpointError):
-            decode_record(damaged)
+            codec.decode(damaged)
 
 
 def entries(*found: dict[str, object]) -> bytes:

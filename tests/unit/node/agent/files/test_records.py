@@ -16,8 +16,7 @@ from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_ids import encode
 from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.records import FILE_NAME, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.link import NodeLock

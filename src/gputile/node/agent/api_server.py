@@ -1,0 +1,140 @@
+"""Talks to the API server: the calls of the agent, and the watches that wake its loops."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import decode
+from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.resource_claims import RESOURCE_SLICES_PATH, ResourceClaim, ResourceSlice, claim_path, slice_body
+from gputile.kube.client import Connection
+from gputile.kube.errors import NotFound
+from gputile.kube.events import EventRecorder
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent, list_all
+from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.known_pods import apply_pod, remove_pod, replace_pods
+
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+_MANAGER: Final = "gputile-agent"
+_CLAIM: Final = msgspec.json.Decoder(ResourceClaim)
+_SLICE: Final = msgspec.json.Decoder(ResourceSlice)
+
+
+class NodeApi:
+    """The agent's calls. Errors are those of ``gputile.kube.errors``."""
+
+    def __init__(self, connection: Connection, events: EventRecorder, node: str) -> None:
+        self._connection = connection
+        self._events = events
+        self._node = node
+
+    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
+        return await read_pod(self._connection, namespace, name, within=within)
+
+    async def bound_pods(self) -> list[Pod]:
+        return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"})
+
+    async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
+        try:
+            return decode(await self._connection.get(claim_path(namespace, name), within=within), _CLAIM)
+        except NotFound:
+            return None
+
+    async def apply_slice(self, wanted: ResourceSlice) -> ResourceSlice:
+        """Have the API server store a slice, whatever is there under its name; return it as stored."""
+        path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
+        body = msgspec.json.encode(slice_body(wanted))
+        return decode(await self._connection.patch(path, body, content_type=APPLY_PATCH), _SLICE)
+
+    async def delete_slice(self, name: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
+        """Change annotations of just this pod in just this version (None removes one), and return the pod."""
+        return await annotate_pod(self._connection, pod, annotations)
+
+    async def patch_node(self, patch: Mapping[str, Any]) -> None:
+        await patch_node_status(self._connection, self._node, patch)
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        self._events.record(about, reason, message, kind)
+
+
+class Wakeup:
+    """A wish that a loop does its work soon; wishes that come before it does add up to one."""
+
+    def __init__(self) -> None:
+        self._wished = asyncio.Event()
+
+    def wish(self) -> None:
+        self._wished.set()
+
+    async def wait(self, within: float) -> None:
+        """Return at the next wish, after ``within`` seconds without one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._wished.wait()
+        self._wished.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeups:
+    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that publishes on the node."""
+
+    compare: Wakeup = field(default_factory=Wakeup)
+    publish: Wakeup = field(default_factory=Wakeup)
+
+
+class NodeInformer:
+    """Takes in watch events and configurations, and wakes the loops that act on them.
+
+    ``pods_listed`` and ``node_seen`` are set once the API server has told the pods of the node, and the node.
+    """
+
+    def __init__(self, state: AllocationState, wakeups: Wakeups, node_name: str) -> None:
+        self.pods_listed, self.node_seen = asyncio.Event(), asyncio.Event()
+        self._state = state
+        self._wakeups = wakeups
+        self._node_name = node_name
+
+    def on_pods(self, event: WatchEvent[Pod]) -> None:
+        match event:
+            case Applied(pod):
+                if not apply_pod(self._state.pods, pod, self._state.configuration):
+                    return
+            case Deleted(pod):
+                remove_pod(self._state.pods, pod)
+            case Replaced(pods):
+                replace_pods(self._state.pods, pods, self._state.configuration)
+                self.pods_listed.set()
+            case _:
+                return
+        self._wakeups.compare.wish()
+
+    def on_node(self, event: WatchEvent[Node]) -> None:
+        match event:
+            case Applied(node):
+                if not self._state.apply_node(node):
+                    return
+            case Replaced(nodes):
+                found = next((node for node in nodes if node.metadata.name == self._node_name), None)
+                self._state.apply_node(found)
+            case _:
+                return
+        if self._state.node is not None:
+            self.node_seen.set()
+        self._wakeups.compare.wish()
+        self._wakeups.publish.wish()
+
+    def configure(self, configuration: Configuration) -> None:
+        self._state.configure(configuration)
+        self._wakeups.compare.wish()
