@@ -1,4 +1,4 @@
-"""Says which containers of a pod use a claim, and what the pod's annotations tell existing tools of its claims (B9)."""
+"""Says which containers use a claim, and what existing tools are told of a pod with claims (B9)."""
 
 from collections.abc import Iterator
 
