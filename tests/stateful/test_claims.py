@@ -82,9 +82,9 @@ class ClaimingNode(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.directory = Path(tempfile.mkdtemp(prefix="gputile-claims-"))
         usage = nosuid_directory()
-        plugins, state = self.directory / "kubelet" / "device-plugins", self.directory / "state"
-        plugins.mkdir(parents=True)
-        self.paths = HostPaths(plugins, Path("none"), state, cdi=self.directory / "cdi", usage=usage)
+        pod_resources, state = self.directory / "kubelet" / "pod-resources" / "kubelet.sock", self.directory / "state"
+        pod_resources.parent.mkdir(parents=True)
+        self.paths = HostPaths(Path("none"), pod_resources, state, cdi=self.directory / "cdi", usage=usage)
         self.cluster = ClaimCluster()
         self.killer = FileKiller((self.directory / "state", self.directory / "cdi", usage), lambda: None)
         self.names = itertools.count()

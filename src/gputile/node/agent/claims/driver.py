@@ -91,7 +91,9 @@ class ClaimsDriver:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys() | (wanted or {}).keys())
         hold_claims(self._state, found, time.time_ns())
-        return [each for each in (wanted or {}).values() if each.uid not in found or not self._files.has_cdi(each.uid)]
+        if wanted is None:
+            wanted = {uid: AskedClaim(each.namespace, each.claim, uid) for uid, each in found.items()}
+        return [each for each in wanted.values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
         """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
