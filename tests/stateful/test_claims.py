@@ -258,7 +258,7 @@ class ClaimingNode(RuleBasedStateMachine):
     @invariant()
     def no_gpu_is_over_allocated(self) -> None:
         if hasattr(self, "state"):
-            assert all(self.state.device_table.mib(index) <= GPU_MIB for index in range(GPUS))
+            assert all(self.state.device_table.mib(f"GPU-{index}") <= GPU_MIB for index in range(GPUS))
 
     @invariant()
     def those_that_the_kubelet_has_hold_gpus_and_no_others(self) -> None:
