@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,7 +40,7 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
-from gputile.node.gateway.link import Call, CallAnswer, NodeLock
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused, NodeLock
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, FakeCluster
@@ -82,9 +82,9 @@ class ClaimingNode(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.directory = Path(tempfile.mkdtemp(prefix="gputile-claims-"))
         usage = nosuid_directory()
-        plugins, state = self.directory / "kubelet" / "device-plugins", self.directory / "state"
-        plugins.mkdir(parents=True)
-        self.paths = HostPaths(plugins, Path("none"), state, cdi=self.directory / "cdi", usage=usage)
+        pod_resources, state = self.directory / "kubelet" / "pod-resources" / "kubelet.sock", self.directory / "state"
+        pod_resources.parent.mkdir(parents=True)
+        self.paths = HostPaths(Path("none"), pod_resources, state, cdi=self.directory / "cdi", usage=usage)
         self.cluster = ClaimCluster()
         self.killer = FileKiller((self.directory / "state", self.directory / "cdi", usage), lambda: None)
         self.names = itertools.count()
@@ -177,7 +177,10 @@ class ClaimingNode(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.claims)
     @rule(data=st.data(), kill=writes)
     def prepare(self, data: st.DataObject, kill: int | None) -> None:
-        claim = data.draw(st.sampled_from(sorted(self.cluster.claims.values(), key=lambda each: each.key)))
+        self.prepare_claim(data.draw(st.sampled_from(sorted(self.cluster.claims))), kill)
+
+    def prepare_claim(self, key: str, kill: int | None = None) -> None:
+        claim = self.cluster.claims[key]
         uid = claim.metadata.uid
         self.known[uid] = AskedClaim(claim.metadata.namespace, claim.metadata.name, uid)
         self.write_down()
@@ -198,7 +201,9 @@ class ClaimingNode(RuleBasedStateMachine):
     @rule(data=st.data(), kill=writes, stays=st.booleans())
     def release(self, data: st.DataObject, kill: int | None, stays: bool) -> None:
         """The pod has gone; ``stays``: its claim has not."""
-        uid = data.draw(st.sampled_from(sorted(self.known)))
+        self.release_claim(data.draw(st.sampled_from(sorted(self.known))), kill, stays=stays)
+
+    def release_claim(self, uid: str, kill: int | None = None, *, stays: bool) -> None:
         asked = self.known[uid]
         self.prepared.pop(uid, None)  # its containers have ended
         request = dra.Claim(namespace=asked.namespace, name=asked.name, uid=uid)
@@ -258,7 +263,7 @@ class ClaimingNode(RuleBasedStateMachine):
     @invariant()
     def no_gpu_is_over_allocated(self) -> None:
         if hasattr(self, "state"):
-            assert all(self.state.device_table.mib(index) <= GPU_MIB for index in range(GPUS))
+            assert all(self.state.device_table.mib(f"GPU-{index}") <= GPU_MIB for index in range(GPUS))
 
     @invariant()
     def those_that_the_kubelet_has_hold_gpus_and_no_others(self) -> None:
@@ -286,3 +291,61 @@ class ClaimingNode(RuleBasedStateMachine):
 
 TestClaimingNode = ClaimingNode.TestCase
 TestClaimingNode.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def node() -> Iterator[ClaimingNode]:
+    """A node in mode cgpu, as the model has it."""
+    here = ClaimingNode()
+    here.begin(Mode.CGPU)
+    yield here
+    here.teardown()
+
+
+def test_a_claim_that_is_allocated_anew_has_its_new_limits(node: ClaimingNode) -> None:
+    """Its directory is still there: nothing has been tidied up since it was released."""
+    first, second = (allocated("c", share(0, size), pods=("pod",)) for size in ("1Gi", "2Gi"))
+    node.cluster.claims[first.key] = first
+    node.prepare_claim(first.key)
+    node.release_claim("uid-c", stays=True)
+    node.cluster.claims[second.key] = second
+    node.prepare_claim(second.key)
+    node.each_prepared_claim_has_its_limits()
+
+
+def test_a_prepared_claim_is_prepared_again_without_a_write(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"), pods=("pod",))
+    node.cluster.claims[claim.key] = claim
+    node.prepare_claim(claim.key)
+    node.prepare_claim(claim.key, kill=0)
+    assert not node.killer.dead
+    assert node.prepared
+
+
+def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
+    """As an allocation that somebody forged, who may write the status of claims."""
+    fits = allocated("a", share(0, "5Gi"), pods=("one",))
+    forged = allocated("b", share(0, "5Gi"), pods=("two",))
+    node.cluster.claims |= {fits.key: fits, forged.key: forged}
+    node.prepare_claim(fits.key)
+    request = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="b", uid="uid-b")])
+    body = node.call("NodePrepareResources", request.SerializeToString(), None)
+    error = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-b"].error
+    assert error == "GPU 0 has 3072 of 8192 MiB left, and the claim takes 5120; held by default/one"
+    assert node.cluster.events == [("Pod two", "ClaimNotPrepared", error)]
+
+
+def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    NodeLock(node.paths.claim, "another").take()
+    answered = node.do(node.driver.answer(Call(1, "NodePrepareResources", DRIVER, b"")))
+    assert isinstance(answered, CallRefused)
+    assert answered.code == "UNAVAILABLE"
+    node.paths.claim.unlink()
+    node.start_agent()
+
+
+def test_calls_that_are_not_understood_end_nothing(node: ClaimingNode) -> None:
+    for method, body in (("NodeWhatever", b""), ("NodePrepareResources", b"\xff\xff garbage")):
+        assert isinstance(node.do(node.driver.answer(Call(1, method, DRIVER, body))), CallRefused)

@@ -29,8 +29,8 @@ class HostPaths(msgspec.Struct, frozen=True):
 
     @property
     def kubelet(self) -> Path:
-        """The kubelet's own directory."""
-        return self.device_plugins.parent
+        """The kubelet's own directory; that of the device plugins need not be below it."""
+        return self.pod_resources.parent.parent
 
     @property
     def plugin_registry(self) -> Path:

@@ -23,7 +23,7 @@ from gputile.node.gateway.registration import Carry, Context, RefusedError
 
 log = logging.getLogger(__name__)
 
-REGISTRY: Final = "plugins_registry"  # beside the directory of device plugins
+REGISTRY: Final = "plugins_registry"  # in the kubelet's own directory
 CALLS: Final = ("NodePrepareResources", "NodeUnprepareResources")
 VERSIONS: Final = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 _REGISTRATION: Final = "pluginregistration.Registration"

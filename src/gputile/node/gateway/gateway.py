@@ -166,7 +166,7 @@ class Gateway:
         self._registrar = Registrar(
             device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
         )
-        self._claims = ClaimsPlugin(device_plugins.parent / REGISTRY, self._relay.call)
+        self._claims = ClaimsPlugin(pod_resources.parent.parent / REGISTRY, self._relay.call)
         self._agent: MessageChannel[FromAgent] | None = None
         self._starts = 0
         self._others = False

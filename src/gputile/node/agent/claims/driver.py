@@ -67,19 +67,29 @@ class ClaimsDriver:
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
             return CallRefused(call.number, "UNAVAILABLE", "another agent serves this node by now")
-        match call.method:
-            case "NodePrepareResources":
-                asked = _asked(dra.NodePrepareResourcesRequest.FromString(call.body).claims)
-                done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
-                body = dra.NodePrepareResourcesResponse(claims=dict(zip((e.uid for e in asked), done, strict=True)))
-                return CallAnswer(call.number, body.SerializeToString())
-            case "NodeUnprepareResources":
-                asked = _asked(dra.NodeUnprepareResourcesRequest.FromString(call.body).claims)
-                errors = {each.uid: await self._release(each.uid) for each in asked}
-                gone = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
-                return CallAnswer(call.number, dra.NodeUnprepareResourcesResponse(claims=gone).SerializeToString())
-            case unknown:
-                return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+        try:
+            match call.method:
+                case "NodePrepareResources":
+                    return CallAnswer(call.number, await self._prepare_all(call.body))
+                case "NodeUnprepareResources":
+                    return CallAnswer(call.number, await self._release_all(call.body))
+                case unknown:
+                    return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+        except Exception as error:
+            log.exception("%s", call.method)
+            return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
+
+    async def _prepare_all(self, body: bytes) -> bytes:
+        asked = _asked(dra.NodePrepareResourcesRequest.FromString(body).claims)
+        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
+        answers = dict(zip((each.uid for each in asked), done, strict=True))
+        return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
+
+    async def _release_all(self, body: bytes) -> bytes:
+        asked = _asked(dra.NodeUnprepareResourcesRequest.FromString(body).claims)
+        errors = {each.uid: await self._release(each.uid) for each in asked}
+        answers = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
+        return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
     def restore(self) -> list[AskedClaim]:
         """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
@@ -91,7 +101,9 @@ class ClaimsDriver:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys() | (wanted or {}).keys())
         hold_claims(self._state, found, time.time_ns())
-        return [each for each in (wanted or {}).values() if each.uid not in found or not self._files.has_cdi(each.uid)]
+        if wanted is None:
+            wanted = {uid: AskedClaim(each.namespace, each.claim, uid) for uid, each in found.items()}
+        return [each for each in wanted.values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
         """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""

@@ -1,4 +1,4 @@
-"""Says which containers of a pod use a claim, and what the pod's annotations tell existing tools of its claims (B9)."""
+"""Says which containers use a claim, and what existing tools are told of a pod with claims (B9)."""
 
 from collections.abc import Iterator
 
@@ -49,7 +49,7 @@ def _annotations(state: AllocationState, pod: Pod, claims: list[PreparedClaim]) 
     }
     unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)
     gpus = _together([share for each in claims for share in each.shares])
-    there = (state.node_config.gpu(share.index) for share in gpus)
+    there = (state.node_config.gpu(share.uuid) for share in gpus)
     chosen = tuple(Chosen(gpu, advertised_units(gpu, unit)) for gpu in there if gpu is not None)
     written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), chosen, pod)
     if GPUSHARE_ASSIGNED in written:

@@ -80,7 +80,6 @@ def prepared_claim(
         state.trust_group(asked.namespace),
         now_ns,
         row_devices(asked.uid, "", Phase.APP),
-        {share.index: share.uuid for share in shares.values()},
         claim=asked.name,
         owner=pod.uid,
         whole=not config.mode.shared,
@@ -114,23 +113,22 @@ def check_room(state: AllocationState, row: PreparedClaim) -> None:
         ClaimRefused: says which GPU, the amounts, and who holds them.
     """
     for share in row.shares:
-        gpu = state.node_config.gpu(share.index)
-        others = list(state.device_table.on(share.index, row.uid))
-        names = ", ".join(sorted({each.key for each in others}))
+        others = list(state.device_table.on(share.uuid, row.uid))
+        names = ", ".join(sorted({each.key for each in others})) or "nobody"
         if row.whole:
-            sharers = [e for e in others if not isinstance(e, PreparedClaim) or share.uuid in e.gpus.values()]
-            if sharers:
-                raise ClaimRefused(f"GPU {share.index} is held by {', '.join(sorted(e.key for e in sharers))}")
+            if others:
+                raise ClaimRefused(f"GPU {share.index} is held by {names}")
             continue
+        gpu = state.node_config.gpu(share.uuid)
         size = gpu.mib if gpu is not None else 0
-        mib = sum(each.mib(share.index) for each in others)
-        percent = sum(each.percent(share.index) for each in others)
+        mib = sum(each.mib(share.uuid) for each in others)
+        percent = sum(each.percent(share.uuid) for each in others)
         if mib + share.mib > size:
             text = f"GPU {share.index} has {size - mib} of {size} MiB left, and the claim takes {share.mib}"
-            raise ClaimRefused(f"{text}; held by {names or 'nobody'}")
+            raise ClaimRefused(f"{text}; held by {names}")
         if percent + share.percent > CORE_PERCENT:
             text = f"GPU {share.index} has {CORE_PERCENT - percent} % of its compute left, and the claim takes"
-            raise ClaimRefused(f"{text} {share.percent}; held by {names or 'nobody'}")
+            raise ClaimRefused(f"{text} {share.percent}; held by {names}")
         most = state.configuration.max_pods_per_gpu
         if len(others) >= most:
             raise ClaimRefused(f"GPU {share.index} is shared by {most} pods, the most that may: {names}")
@@ -161,7 +159,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
 
 def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice) -> GpuShare:
     """Return what two requests of a claim have of one GPU."""
-    gpu = config.gpu(one.index)
+    gpu = config.gpu(one.uuid)
     mib, percent = one.mib + other.mib, one.percent + other.percent
     if not config.mode.shared or gpu is None or mib > gpu.mib or percent > CORE_PERCENT:
         raise ClaimRefused(f"the claim has device {result.device} twice")
@@ -183,7 +181,7 @@ def limits_of(row: PreparedClaim) -> Limits:
 def allocation_record(row: PreparedClaim, mounts: Mapping[str, str]) -> AllocationRecord:
     """Return the record of the claim's allocation directory, which holds no device IDs."""
     pairs = tuple(mounts.items())
-    return AllocationRecord({}, row.unit_mib, row.since_ns, row.gpus, pairs, row.key, row.owner)
+    return AllocationRecord({}, row.unit_mib, row.since_ns, pairs, row.key, row.owner)
 
 
 def cdi_name(uid: str) -> str:

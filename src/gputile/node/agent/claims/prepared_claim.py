@@ -52,18 +52,18 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return f"{DIRECTORY_PREFIX}{self.uid}"
 
     @cached_property
-    def indices(self) -> frozenset[int]:
-        return frozenset(share.index for share in self.shares)
+    def gpus(self) -> frozenset[str]:
+        return frozenset(share.uuid for share in self.shares)
 
     @cached_property
-    def container_indices(self) -> dict[str, frozenset[int]]:
-        return {devices.container: self.indices for devices in self.devices}
+    def container_gpus(self) -> dict[str, frozenset[str]]:
+        return {devices.container: self.gpus for devices in self.devices}
 
-    def mib(self, index: int) -> int:
-        return sum(share.mib for share in self.shares if share.index == index)
+    def mib(self, gpu: str) -> int:
+        return sum(share.mib for share in self.shares if share.uuid == gpu)
 
-    def percent(self, index: int) -> int:
-        return sum(share.percent for share in self.shares if share.index == index)
+    def percent(self, gpu: str) -> int:
+        return sum(share.percent for share in self.shares if share.uuid == gpu)
 
 
 def row_devices(uid: str, container: str, phase: Phase) -> tuple[ContainerDevices, ...]:

@@ -35,19 +35,20 @@ BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 UNHEALTHY_TAINT: Final = "gputile.io/unhealthy"
 CORE_STEP: Final = 5
 _LONGEST_STRING: Final = 64
-_INSTANCE: Final = re.compile(r"(gpu-[0-9]+)-mig-([0-9]+)-([0-9]+)", re.ASCII)
+_LONGEST_NAME: Final = 63
 
 
 def instance_name(instance: MigDevice) -> str:
-    """Return how a ResourceSlice names a MIG instance: by its GPU, and the IDs of GPU instance and compute instance."""
-    return f"{device_name(instance.index)}-mig-{instance.slot // 100}-{instance.slot % 100}"
+    """Return how a ResourceSlice names a MIG instance: by its GPU and its UUID, as a DNS label."""
+    name = f"{device_name(instance.index)}-{instance.uuid.lower()}"
+    return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
 
 
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
     """Return the GPU or MIG instance that a ResourceSlice names so, None where it is not there."""
-    if _INSTANCE.fullmatch(name):
-        return next((each for each in config.instances if instance_name(each) == name), None)
-    return config.gpu(gpu_index(name))
+    index = gpu_index(name)
+    gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
+    return gpu or next((each for each in config.instances if instance_name(each) == name), None)
 
 
 def slice_of(

@@ -19,6 +19,7 @@ from gputile.node.agent.claims.prepare import (
     prepared_claim,
 )
 from gputile.node.agent.claims.prepared_claim import ClaimRecordError, PreparedClaim, decode_claim, encode_claim
+from gputile.node.agent.device_ids import part_id
 from gputile.node.agent.device_table import ContainerDevices, PodDevices
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
@@ -113,12 +114,12 @@ def test_devices_of_other_drivers_are_theirs() -> None:
 def test_a_mig_instance_is_one_claims_alone() -> None:
     instances = [MigInstance("MIG-1", "1g.10gb", 9728, 3, 0), MigInstance("MIG-2", "1g.10gb", 9728, 4, 0)]
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
-    first = prepared(state, allocated("c", Given("gpu-0-mig-3-0", {})))
+    first = prepared(state, allocated("c", Given("gpu-0-mig-1", {})))
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
     hold_claims(state, {first.uid: first}, 0)
     beside = AskedClaim("default", "d", "uid-d")
-    assert prepared(state, allocated("d", Given("gpu-0-mig-4-0", {})), beside).gpus == {0: "MIG-2"}
-    assert "held by default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-3-0", {})), beside)
+    assert prepared(state, allocated("d", Given("gpu-0-mig-2", {})), beside).gpus == {"MIG-2"}
+    assert "held by default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})), beside)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,9 @@ def test_what_others_hold_is_counted_and_they_are_named() -> None:
 def test_pods_by_device_plugin_are_counted_too() -> None:
     """Those of before, while a claim that was allocated by hand comes."""
     state = claims_node(Mode.CGPU, MACHINE)
-    ids = tuple(f"g0-{slot:05d}" for slot in range(6))
+    ids = tuple(part_id("GPU-0", number) for number in range(6))
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, "old-main")
-    hold(state, PodDevices("old", "default", "old", 1024, "cgpu", "default", 0, (devices,), {0: "GPU-0"}))
+    hold(state, PodDevices("old", "default", "old", 1024, "cgpu", "default", 0, (devices,)))
     assert "held by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
 
 
@@ -211,7 +212,7 @@ def test_a_claim_counts_wherever_pods_do() -> None:
     """In free memory, metrics, shares of time, and by the pod that it is of."""
     state = claims_node(Mode.CORE_MEM, MACHINE)
     found = held(state, "a", share(0, "2Gi", cores="30"))
-    assert state.device_table.mib(0) == 2048
+    assert state.device_table.mib("GPU-0") == 2048
     assert bookings_of(state).gpus[0].percent == 30
     assert found.directory in state.directories()
     (container,) = time_shares(state, "/d").assignment.allocations

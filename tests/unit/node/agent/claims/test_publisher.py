@@ -65,7 +65,7 @@ class Scene:
         self.state: AllocationState = claims_node(mode, MACHINE, claims=claims)
         self.state.node = Node(metadata=ObjectMeta(name=NODE, uid="node"))
         (directory / "plugins_registry").mkdir()
-        paths = HostPaths(device_plugins=directory / "device-plugins", cdi=directory / "cdi")
+        paths = HostPaths(pod_resources=directory / "pod-resources" / "kubelet.sock", cdi=directory / "cdi")
         self.store, self.heard = SliceStore(), Heard()
         self.publisher = SlicePublisher(self.state, self.store, KubeletLink(self.heard), paths, Wakeup())
 
