@@ -26,7 +26,7 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.e2e.extender import bound, pod_body, pods_in, why_pending, write_cluster
 from tests.localcluster.admission import installed
-from tests.localcluster.client import ApiError
+from tests.localcluster.client import ApiError, text_at
 from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
@@ -160,17 +160,22 @@ def test_pods_get_the_node_and_the_gpu_that_gputile_ranks_first(cluster: Control
     assert over_allocated(claims_in(cluster, namespace)) == []
 
 
-def test_admission_brings_pods_to_the_extender(cluster: ControlPlane, namespace: str) -> None:
-    create_template(cluster, namespace, "one", "gputile-share", memory="1Gi")
-    with installed(cluster, settings=SETTINGS):
-        create_pod(cluster, namespace, "p", "one", stamped=False)
-    (stored,) = pods_in(cluster, namespace)
-    (main,) = stored["spec"]["containers"]
-    assert main["resources"] == {
-        "claims": [{"name": "gpu"}],
-        "limits": {CLAIMS_RESOURCE: "0"},
-        "requests": {CLAIMS_RESOURCE: "0"},
-    }
+def test_the_pods_of_the_guide_are_brought_to_the_extender_by_admission(cluster: ControlPlane, namespace: str) -> None:
+    extender, url = start_extender(cluster, settings=SETTINGS)
+    scheduler = cluster.start_scheduler(url, managed_resources=MANAGED, weight=WEIGHT, claims=True)
+    with installed(cluster, settings=SETTINGS), extender, scheduler:
+        cluster.kubectl("-n", namespace, "apply", "-f", str(EXAMPLES / "claims.yaml"))
+        cluster.wait(lambda: len(bound(pods_in(cluster, namespace))) == 2, "both pods bound")
+        asked = text_at(f"{url}/metrics")
+    for verb, outcome in (("filter-claims", "fits"), ("prioritize-claims", "scored")):
+        assert f'gputile_extender_requests_total{{outcome="{outcome}",verb="{verb}"}} ' in asked
+    for stored in pods_in(cluster, namespace):
+        (main,) = stored["spec"]["containers"]
+        assert main["resources"] == {
+            "claims": [{"name": "gpu"}],
+            "limits": {CLAIMS_RESOURCE: "0"},
+            "requests": {CLAIMS_RESOURCE: "0"},
+        }
 
 
 def test_without_anything_of_gputile_all_pods_that_fit_are_bound(cluster: ControlPlane, namespace: str) -> None:
