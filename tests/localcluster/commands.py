@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from gputile.api.well_known import CLAIMS_RESOURCE
 from tests.localcluster.identities import KeyPair
 from tests.localcluster.machine import LOOPBACK
 
@@ -97,6 +98,7 @@ class SchedulerOptions(TypedDict, total=False):
     managed_resources: Sequence[ManagedResource]  # empty: the extender is asked about every pod
     prioritize: bool
     pods_without_gpus: bool  # rank nodes for them too
+    claims: bool  # ask about pods with claims too
     bind: bool
     preempt: bool
     weight: int
@@ -116,6 +118,7 @@ DEFAULTS: SchedulerOptions = {
     "managed_resources": (),
     "prioritize": True,
     "pods_without_gpus": False,
+    "claims": False,
     "bind": False,
     "preempt": False,
     "weight": 1,
@@ -165,11 +168,16 @@ def _leader_election(lease_seconds: float) -> dict[str, Any]:
 
 def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
     extender = _extender(url, chosen)
-    if not chosen["pods_without_gpus"]:
-        return [extender]
+    extenders = [extender]
     gpu_pods_only = ("filterVerb", "bindVerb", "preemptVerb", "managedResources", "ignorable")
     others = {key: value for key, value in extender.items() if key not in gpu_pods_only}
-    return [extender, others | {"prioritizeVerb": "prioritize-without-gpus"}]
+    if chosen["pods_without_gpus"]:
+        extenders.append(others | {"prioritizeVerb": "prioritize-without-gpus"})
+    if chosen["claims"]:
+        verbs = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims", "ignorable": True}
+        managed = [{"name": CLAIMS_RESOURCE, "ignoredByScheduler": True}]
+        extenders.append({**others, **verbs, "managedResources": managed})
+    return extenders
 
 
 def _extender(url: str, chosen: SchedulerOptions) -> dict[str, Any]:
