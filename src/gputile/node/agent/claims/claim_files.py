@@ -92,9 +92,8 @@ class ClaimFiles:
         """
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        self._cdi.directory.mkdir(parents=True, exist_ok=True)
         _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
-        _write(self.store.prepare(claim.directory) / _RECORD_FILE, encode_claim(claim).encode(), _PRIVATE)
+        _write(self.store.allocations / claim.directory / _RECORD_FILE, encode_claim(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's record and CDI file; its directory goes with those of all containers that have ended.
@@ -128,4 +127,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     with contextlib.suppress(OSError):
         if read_whole(path, _MOST_BYTES) == content:
             return
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
     write_whole(path, content, mode)
