@@ -11,6 +11,7 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.resource_claims import (
     RESOURCE_SLICES_PATH,
@@ -20,13 +21,19 @@ from gputile.api.resource_claims import (
     slice_body,
 )
 from gputile.api.well_known import CLAIMS_LABEL, CLAIMS_RESOURCE, INVENTORY_ANNOTATION, MODE_LABEL, Mode
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
 from gputile.core.devices.inventory import decode_inventory, encode_inventory
+from gputile.core.devices.request import Request
+from gputile.core.ledger.events import ClaimApplied, NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.claims import on_either_mode
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.node.agent.claims.slices import slice_of
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.e2e.extender import bound, pod_body, pods_in, why_pending, write_cluster
 from tests.localcluster.admission import installed
-from tests.localcluster.client import ApiError
+from tests.localcluster.client import ApiError, text_at
 from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
@@ -79,13 +86,26 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     control_plane.nodes.delete_all_nodes()
 
 
-def create_template(plane: ControlPlane, namespace: str, name: str, devices: str, **amounts: str) -> None:
-    exactly: dict[str, Any] = {"deviceClassName": devices}
+def create_template(
+    plane: ControlPlane,
+    namespace: str,
+    name: str,
+    devices: str = "gputile-share",
+    *,
+    count: int = 1,
+    distinct: bool = False,
+    **amounts: str,
+) -> ResourceClaim:
+    """Create a template of claims; return a claim that is made of it."""
+    exactly: dict[str, Any] = {"deviceClassName": devices, "count": count}
     if amounts:
         exactly["capacity"] = {"requests": amounts}
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    template = {"metadata": {"name": name}, "spec": {"spec": spec}}
+    asked: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if distinct:
+        asked["constraints"] = [{"distinctAttribute": "gpu.gputile.io/uuid"}]
+    template = {"metadata": {"name": name}, "spec": {"spec": {"devices": asked}}}
     plane.api.post(claims_api(namespace, "resourceclaimtemplates"), template)
+    return msgspec.convert(template["spec"], ResourceClaim)
 
 
 def create_pod(
@@ -131,9 +151,9 @@ def over_allocated(claims: list[ResourceClaim]) -> list[str]:
 
 def test_pods_get_the_node_and_the_gpu_that_gputile_ranks_first(cluster: ControlPlane, namespace: str) -> None:
     """One after the other, so that each is ranked by all before it. kube-scheduler alone draws lots among nodes."""
-    create_template(cluster, namespace, "six", "gputile-share", memory="6Gi")
-    create_template(cluster, namespace, "ten", "gputile-share", memory="10Gi")
-    create_template(cluster, namespace, "both", "gputile-share", memory="2Gi", cores="38")  # steps of 5: 40
+    create_template(cluster, namespace, "six", memory="6Gi")
+    create_template(cluster, namespace, "ten", memory="10Gi")
+    create_template(cluster, namespace, "both", memory="2Gi", cores="38")  # steps of 5: 40
     create_template(cluster, namespace, "whole", "gputile-gpu")
     story = {  # the template of each pod, the node that it wants, and the GPU that it gets
         "p0": ("ten", "share-2", "share-2/0"),
@@ -160,22 +180,85 @@ def test_pods_get_the_node_and_the_gpu_that_gputile_ranks_first(cluster: Control
     assert over_allocated(claims_in(cluster, namespace)) == []
 
 
-def test_admission_brings_pods_to_the_extender(cluster: ControlPlane, namespace: str) -> None:
-    create_template(cluster, namespace, "one", "gputile-share", memory="1Gi")
-    with installed(cluster, settings=SETTINGS):
-        create_pod(cluster, namespace, "p", "one", stamped=False)
-    (stored,) = pods_in(cluster, namespace)
-    (main,) = stored["spec"]["containers"]
-    assert main["resources"] == {
-        "claims": [{"name": "gpu"}],
-        "limits": {CLAIMS_RESOURCE: "0"},
-        "requests": {CLAIMS_RESOURCE: "0"},
-    }
+def test_the_pods_of_the_guide_are_brought_to_the_extender_by_admission(cluster: ControlPlane, namespace: str) -> None:
+    extender, url = start_extender(cluster, settings=SETTINGS)
+    scheduler = cluster.start_scheduler(url, managed_resources=MANAGED, weight=WEIGHT, claims=True)
+    with installed(cluster, settings=SETTINGS), extender, scheduler:
+        cluster.kubectl("-n", namespace, "apply", "-f", str(EXAMPLES / "claims.yaml"))
+        cluster.wait(lambda: len(bound(pods_in(cluster, namespace))) == 2, "both pods bound")
+        asked = text_at(f"{url}/metrics")
+    for verb, outcome in (("filter-claims", "fits"), ("prioritize-claims", "scored")):
+        assert f'gputile_extender_requests_total{{outcome="{outcome}",verb="{verb}"}} ' in asked
+    for stored in pods_in(cluster, namespace):
+        (main,) = stored["spec"]["containers"]
+        assert main["resources"] == {
+            "claims": [{"name": "gpu"}],
+            "limits": {CLAIMS_RESOURCE: "0"},
+            "requests": {CLAIMS_RESOURCE: "0"},
+        }
+
+
+TEMPLATES: dict[str, dict[str, Any]] = {
+    "tiny": {"memory": "1"},
+    "five": {"memory": "5Gi"},
+    "odd": {"memory": "2500M"},
+    "cores": {"memory": "3Gi", "cores": "33"},
+    "two": {"memory": "6Gi", "count": 2, "distinct": True},
+    "whole": {"devices": "gputile-gpu"},
+    "pair": {"devices": "gputile-gpu", "count": 2},
+}
+WANTED = {
+    "share-1": ["tiny", "five", "odd", "two"],
+    "both": ["tiny", "five", "cores", "two"],
+    "whole-1": ["whole", "pair"],
+}
+
+
+def predicted(plane: ControlPlane, namespace: str, template: ResourceClaim, node: str) -> list[int]:
+    """Return the GPUs that the ledger would give a claim now, by what the API server has; [] where it does not fit."""
+    ledger = Ledger(Configuration())
+    ledger.apply(NodeApplied(msgspec.convert(plane.api.get(f"/api/v1/nodes/{node}"), Node)))
+    for claim in claims_in(plane, namespace):
+        ledger.apply(ClaimApplied(claim))
+    (shape,) = parse_claim(template)
+    engine = PlacementEngine(ledger)
+    for each in on_either_mode(shape):
+        decision = engine.decide(Request(each, CLAIM_UNIT_MIB, ()), node, 0)
+        if isinstance(decision, Decision):
+            return [chosen.gpu.index for chosen in decision.gpus]
+    return []
+
+
+def test_the_ledger_chooses_the_gpus_that_kube_scheduler_allocates(cluster: ControlPlane, namespace: str) -> None:
+    """One after the other on each kind of node, others deleted in between; what does not fit by one fits by neither."""
+    claims = {name: create_template(cluster, namespace, name, **asked) for name, asked in TEMPLATES.items()}
+    chance, there, refused, pods = random.Random(83), list[str](), 0, f"/api/v1/namespaces/{namespace}/pods"
+    with cluster.start_scheduler():
+        for number in range(90):
+            if there and chance.random() < 0.25:
+                cluster.nodes.delete_pod_now(namespace, there.pop(chance.randrange(len(there))))
+                cluster.wait(lambda: len(claims_in(cluster, namespace)) == len(there), "the claim to be gone")
+            name, node = f"p{number}", chance.choice(["share-1", "both", "whole-1"])
+            template = chance.choice(sorted(TEMPLATES) if number % 10 == 0 else WANTED[node])
+            expected = predicted(cluster, namespace, claims[template], node)
+            create_pod(cluster, namespace, name, template, nodeSelector={"kubernetes.io/hostname": node})
+            if expected:
+                cluster.wait(lambda name=name: name in bound(pods_in(cluster, namespace)), f"{name} bound")  # type: ignore[misc]
+                (held,) = (each for each in claims_in(cluster, namespace) if [pod.name for pod in each.pods] == [name])
+                assert sorted(gpu_index(gpu.device) for gpu in held.gpus) == expected, (number, template, node)
+                there.append(name)
+            else:
+                cluster.wait(lambda name=name: bool(why_pending(cluster, namespace, name)), f"{name} refused")  # type: ignore[misc]
+                assert not cluster.api.get(f"{pods}/{name}")["spec"].get("nodeName"), (number, template, node)
+                cluster.nodes.delete_pod_now(namespace, name)
+                refused += 1
+    assert len(there) > 10
+    assert refused > 10
 
 
 def test_without_anything_of_gputile_all_pods_that_fit_are_bound(cluster: ControlPlane, namespace: str) -> None:
     """No extender, webhook or controller runs, whether pods were stamped before or not."""
-    create_template(cluster, namespace, "four", "gputile-share", memory="4Gi")
+    create_template(cluster, namespace, "four", memory="4Gi")
     create_template(cluster, namespace, "whole", "gputile-gpu")
     (port,) = free_ports(1)
     # 12 GPUs of 16 GiB and 2 of 24 GiB, whose compute goes to one pod without a request for some; 8 whole GPUs
@@ -196,7 +279,7 @@ def test_without_anything_of_gputile_all_pods_that_fit_are_bound(cluster: Contro
 def test_nothing_is_lost_or_over_allocated_while_everything_is_killed(cluster: ControlPlane, namespace: str) -> None:
     """Shares and whole GPUs that all fit, a third deleted meanwhile; the claims are added up all the time."""
     for gib in (1, 2, 3):
-        create_template(cluster, namespace, f"share-{gib}", "gputile-share", memory=f"{gib}Gi")
+        create_template(cluster, namespace, f"share-{gib}", memory=f"{gib}Gi")
     create_template(cluster, namespace, "whole", "gputile-gpu")
     chance, looks = random.Random(38), 0
     templates = {f"p{number}": f"share-{1 + number % 3}" if number % 20 else "whole" for number in range(120)}
