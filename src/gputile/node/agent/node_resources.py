@@ -162,16 +162,10 @@ def _name(effective_mode: EffectiveMode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MachineSeen:
-    """The machine's GPUs are as ``machine`` and ``health`` say.
-
-    ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough. ``keep_unit``
-    puts off another memory unit.
-    """
+    """The machine's GPUs are as ``machine`` and ``health`` say."""
 
     machine: ProbedMachine
     health: Health
-    free: bool = False
-    keep_unit: bool = False
 
 
 def node_config_of(
