@@ -144,7 +144,7 @@ class NodeRequestPlanner:
         # A pod with a booking preempts, or is being bound.
         if each is None or each.request is None or self._state.ledger.booking(pod.metadata.uid) is not None:
             return False
-        names = [name for name, reason in placement.predicates.reasons(pod).items() if reason is None]
+        names = placement.predicates.open_nodes(pod)
         return not placement.engine.filter(each.request, names).feasible
 
     def _place(self, uid: str) -> tuple[str, int] | None:
@@ -237,10 +237,10 @@ class NodeRequestPlanner:
         empty = self._state.empty_placement
         if each.request is None:
             return None
-        reasons = empty.predicates.alone(each.pod)
-        taking = [name for name in usable if reasons.get(name) is None]
+        open_nodes = set(empty.predicates.open_alone(each.pod))
+        taking = [name for name in usable if name in open_nodes]
         if not taking:
-            why = reasons.get(usable[0])
+            why = empty.predicates.reason(each.pod, usable[0])
             return refusal_by(NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else "")
         if empty.engine.filter(each.request, taking).feasible:
             return None

@@ -152,8 +152,7 @@ class PodPreemption:
         None where no evictions are enough, where none are needed, and where only pods of its priority leave.
         """
         state = self._state
-        reasons = state.placement.predicates.reasons(pod)
-        if state.placement.engine.best_first(request, [name for name, reason in reasons.items() if reason is None]):
+        if state.placement.engine.best_first(request, state.placement.predicates.open_nodes(pod)):
             return None
         found = choose_gang_victims(
             [GangCandidate(pod, request)], 1, state.victim_search_input(), self._evictions.rules(), state.now_ns
