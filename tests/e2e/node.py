@@ -9,9 +9,8 @@ from typing import Any
 
 import grpc
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
@@ -106,15 +105,13 @@ class ServedNode:
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
-        inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
-        uuid_of = {gpu.index: gpu.uuid for gpu in inventory.gpus}
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
             listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
                 ids = [each for devices in container.devices for each in devices.device_ids]
-                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_gpu(ids)}
+                found[pod.namespace, pod.name, container.name] = set(by_gpu(ids))
         return found
 
     def disagreements(self, *namespaces: str, forgetful: bool = False) -> list[str]:

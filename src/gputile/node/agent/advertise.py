@@ -251,12 +251,8 @@ def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
     single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
-    several = {
-        tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
-        for pod_devices in state.device_table
-        if len(pod_devices.gpus) > 1
-    }
-    return single | several
+    together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
+    return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
@@ -267,7 +263,7 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
     return tuple(sorted(wanted))
 
 
-def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
+def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 

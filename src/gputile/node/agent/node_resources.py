@@ -188,16 +188,14 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs, numbered on each GPU in the order of their IDs."""
+    """Return the MIG instances of all GPUs, on each GPU in the order of NVIDIA's numbers."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
         for instance in ordered:
             resource = MIG_PREFIX + instance.profile.replace("+", ".")
             well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
-            # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
-            slot = instance.gi * 100 + instance.ci
-            found.append(MigDevice(gpu.index, slot, instance.uuid, resource, instance.mib, well))
+            found.append(MigDevice(gpu.index, instance.uuid, resource, instance.mib, well))
     return found
 
 

@@ -106,12 +106,12 @@ def offered(calls: list[tuple[str, Any]]) -> dict[str, int]:
 
 def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main")
-    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,), {0: "GPU-0", 1: "GPU-1"})
+    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,))
 
 
 def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
     state = state_of(Mode.MPS)
-    hold(state, held("a", 1024, "g0-00000", "g1-00000"))
+    hold(state, held("a", 1024, "GPU-0::0", "GPU-1::0"))
     done = renewed(state)
     assert kinds(done) == ["daemons", "CDI", "devices", "checkpoint"]
     assert done[:2] == [("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), ("CDI", MACHINE)]
@@ -164,9 +164,9 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
     state = state_of(Mode.CGPU)
     renewed(state)
     assert allocated(state), "nobody knows yet what the last agent's units were"
-    hold(state, held("a", 1024, "g0-00000"))
+    hold(state, held("a", 1024, "GPU-0::0"))
     assert allocated(state) == []
-    hold(state, held("b", 512, "g0-00001"))
+    hold(state, held("b", 512, "GPU-0::1"))
     assert offered(allocated(state))[GPU_MEMORY] == 16
     release(state, "b")
     assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"

@@ -16,9 +16,7 @@ from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1), (GPU_MEMORY,))
-KEPT = AllocationRecord(
-    {GPU_MEMORY: ("g0-00001",)}, 1024, 5, {0: "GPU-0"}, (("/in", "/out"),), "ns/a", "u", "main", Phase.INIT
-)
+KEPT = AllocationRecord({GPU_MEMORY: ("GPU-0::1",)}, 1024, 5, (("/in", "/out"),), "ns/a", "u", "main", Phase.INIT)
 
 
 @pytest.mark.parametrize(("codec", "value"), [(CHECKPOINT, SAVED), (RECORD, KEPT)], ids=["checkpoint", "record"])
@@ -40,11 +38,11 @@ def test_the_kubelets_checkpoint_says_who_has_what_and_mounts_what() -> None:
     """The directory is that of the answer which the kubelet keeps, even if that was meant for another pod."""
     mount = pb.Mount(container_path=CONTAINER_DIRECTORY, host_path="/var/lib/gputile/allocations/elsewhere")
     answer = base64.b64encode(pb.ContainerAllocateResponse(mounts=[mount]).SerializeToString()).decode()
-    ids = {"-1": ["g0-00003"], "0": ["g0-00001"]}
+    ids = {"-1": ["GPU-0::3"], "0": ["GPU-0::1"]}
     entry = {"PodUID": "u", "ContainerName": "init", "ResourceName": GPU_MEMORY, "DeviceIDs": ids}
     for kept, directory in ((answer, "elsewhere"), ("/w==", "u-init"), ("", "u-init")):
         (found,) = entries_in(entries({**entry, "AllocResp": kept})) or ()
-        assert (found.uid, found.container, sorted(found.ids)) == ("u", "init", ["g0-00001", "g0-00003"])
+        assert (found.uid, found.container, sorted(found.ids)) == ("u", "init", ["GPU-0::1", "GPU-0::3"])
         assert found.directory == directory
 
 
