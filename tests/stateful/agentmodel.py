@@ -77,7 +77,6 @@ from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint
 from tests.fakes.kubelet import pod_resources
-from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.integration.agent.scene import FixedMonitor, machine
 from tests.stateful.filekiller import FileKiller, Killed
 
@@ -303,9 +302,8 @@ class ModelKubelet:
     def advertise(self, resource: str, message: bytes) -> None:
         """A plugin says which devices there are."""
         self.offered[resource] = message
-        stub = cast("rpc.DevicePluginAsyncStub", Stub(resource, self.call))
         options = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-        self.manager.endpoints[resource] = Endpoint(stub, options)
+        self.manager.endpoints[resource] = Endpoint(Stub(resource, self.call), options)
         self.manager.update(resource, pb.ListAndWatchResponse.FromString(message))
 
     def remove(self, uid: str) -> None:

@@ -25,11 +25,11 @@ from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.link import NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
+from tests.conftest import HANGS_S
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
 
-HANGS_S = 600.0  # what has not come true by then never does, however busy the machine is
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
 

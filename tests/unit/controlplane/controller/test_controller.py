@@ -15,6 +15,7 @@ from gputile.kube.client import Attempts, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.kube.objects import Replaced, WatchEvent
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.kube.views import QUICK
@@ -44,7 +45,7 @@ async def test_the_cluster_that_the_one_before_has_seen_is_not_kept() -> None:
         reloader = ConfigReloader(build, Configuration())
         work = asyncio.create_task(reloader.run())
         for number in range(1, 5):
-            await until(lambda: len(built) == number, 60)  # noqa: B023 - awaited here
+            await until(lambda: len(built) == number)  # noqa: B023 - awaited here
             reloader.take(Configuration())
         reloader.stop()
         await work
@@ -57,7 +58,7 @@ async def test_that_there_are_none_is_said_once_and_their_kind_may_come_later() 
     server, events = FakeApiServer(), list[WatchEvent[PodGroup] | None]()
     async with (
         server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=10.0) as connection,
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
     ):
         watching = asyncio.create_task(watch_pod_groups(connection, events.append, lambda: events.append(None), 0.01))
         await until(lambda: len(server.requests) > 3)
