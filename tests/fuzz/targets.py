@@ -393,7 +393,7 @@ TARGETS: Mapping[str, Target] = {
         (encode_assignment(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
-    "kubelet-checkpoint": Target(records.entries_in, (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(records.read_checkpoint, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

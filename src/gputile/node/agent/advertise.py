@@ -32,10 +32,11 @@ from gputile.node.agent.node_resources import (
     node_config_of,
     other_plugin_evidence,
     published,
+    resources_of_others,
 )
 from gputile.node.gateway.link import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.node.nvml.probe import inventory_of
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Advertiser:
         around, seen = self._surroundings, self._surroundings.machine()
         put_in_force(self._state, seen, free=free, keep_unit=keep_unit)
         state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
-        told.other_plugin = _find_other_plugin(state, around.other_plugins())
+        told.other_plugin = _find_other_plugin(state, around.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
         problem = around.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
@@ -267,10 +268,12 @@ def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 
-def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
     told, node = state.advertised, state.node
     served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
     if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
         served = True
     pods = (known.pod for known in state.pods.values())
-    return other_plugin_evidence(sockets, pods, node, served_before=served)
+    uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
+    rivals = resources_of_others(state.of_other_plugins, uuids, node)
+    return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)

@@ -135,7 +135,8 @@ class AllocationState:
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
     kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
     where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
-    which a container was let start.
+    which a container was let start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
+    resource, as JSON.
     """
 
     configuration: Configuration
@@ -147,6 +148,7 @@ class AllocationState:
     written: tuple[KubeletEntry, ...] | None = ()
     records: dict[str, AllocationRecord] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
+    of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)

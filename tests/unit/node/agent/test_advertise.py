@@ -139,9 +139,13 @@ def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
     assert state.node_config.mode is Mode.CGPU
 
 
-def test_another_plugin_takes_everything_over() -> None:
+@pytest.mark.requirement("G6")
+@pytest.mark.parametrize("sockets", [("nvidia.sock",), ()], ids=["its socket", "its devices"])
+def test_another_plugin_takes_everything_over(sockets: tuple[str, ...]) -> None:
     state = state_of(Mode.CGPU)
-    done = renewed(state, "nvidia.sock")
+    if not sockets:
+        state.of_other_plugins = {"volcano.sh/vgpu-number": b'["GPU-0-0","GPU-1-0"]'}
+    done = renewed(state, *sockets)
     assert WHOLE_GPU not in offered(done)
     assert set(offered(done).values()) == {0}
     assert inventory_for_scheduler(state) is None
