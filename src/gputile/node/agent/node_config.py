@@ -33,12 +33,16 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveMode:
-    """What the node is set to: what its labels said the last time that a change could be made."""
+    """What the node is set to: what its labels said the last time that a change could be made.
+
+    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    """
 
     mode: Mode
     unit_mib: int
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class NodeConfig:
         return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
 
     def advertises(self, resource: str) -> bool:
-        if self.withheld is not None:
+        if self.withheld is not None or self.effective_mode.claims:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)

@@ -13,11 +13,14 @@ never offered it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import count_of, decimal
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
+    CLAIMS_LABEL,
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
@@ -80,7 +83,7 @@ def decide_mode(
     if disabled is not None:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
-        text = f"the node is in mode {wanted.mode.value}"
+        text = f"the node is in {_name(wanted)}"
         told = node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
             told = node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
@@ -119,7 +122,16 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         replicas = decimal(text, 3)
         if not 2 <= replicas <= MOST_REPLICAS:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
-    return EffectiveMode(Mode(mode), 0, sharing, replicas)
+    claims = labels.get(CLAIMS_LABEL, "false")
+    if claims not in ("true", "false"):
+        raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
+    if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
+        way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
+        raise LabelError(
+            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
+            "trust groups apart on a GPU"
+        )
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true")
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
@@ -153,11 +165,12 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 
 def _name(effective_mode: EffectiveMode) -> str:
+    by_claims = " by claims" if effective_mode.claims else ""
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
-        return f"mode {effective_mode.mode.value} with MIG"
-    return f"mode {effective_mode.mode.value}"
+        return f"mode {effective_mode.mode.value} with MIG{by_claims}"
+    return f"mode {effective_mode.mode.value}{by_claims}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,7 @@ def node_config_of(
     """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:
