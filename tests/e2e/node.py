@@ -9,9 +9,8 @@ from typing import Any
 
 import grpc
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
@@ -25,7 +24,6 @@ from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import (
     MANAGED,
     WEIGHT,
-    Line,
     NodeAgent,
     configuration_file,
     start_extender,
@@ -126,8 +124,6 @@ class ServedNode:
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
-        inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
-        uuid_of = {gpu.index: gpu.uuid for gpu in inventory.gpus}
         service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
             listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
@@ -135,7 +131,7 @@ class ServedNode:
         for pod in listed.pod_resources:
             for container in pod.containers:
                 ids = [each for devices in container.devices for each in devices.device_ids]
-                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_gpu(ids)}
+                found[pod.namespace, pod.name, container.name] = set(by_gpu(ids))
         return found
 
     def disagreements(self, *namespaces: str, forgetful: bool = False) -> list[str]:
@@ -212,13 +208,11 @@ def gpu_node(
     *,
     cdi: bool = False,
     places: int = 0,
-    agent_line: Line = list,
 ) -> Iterator[GpuNode]:
     """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
 
     With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``. ``places`` is
-    how many containers have a file system of their own for what they write. ``agent_line`` returns the agent's command
-    line as it is for another release.
+    how many containers have a file system of their own for what they write.
     """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
@@ -227,7 +221,7 @@ def gpu_node(
         except ComponentMissing as missing:
             skip_or_fail(missing)
         options = (f"--cdi-dir={node.directory / 'cdi'}",) if cdi else ()
-        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options, line_of=agent_line)
+        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options)
         stack.enter_context(agent.process).start()
         extender, url = start_extender(plane, f"extender-{name}", settings=settings)
         stack.enter_context(extender)

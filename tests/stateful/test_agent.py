@@ -385,7 +385,7 @@ class Node(RuleBasedStateMachine):
             text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")
             for container_name in [name for uid, name in held if uid == self.kubelet_uid(pod) and not pod.finished]:
                 gave = node.kubelet.manager.given[self.kubelet_uid(pod), container_name]
-                there = {f"GPU-{index}" for given in gave.values() for index in by_gpu(given.ids)}
+                there = {uuid for given in gave.values() for uuid in by_gpu(given.ids)}
                 booked = {share.uuid for share in decode_allocation(text).containers[container_name]}
                 assert there == booked, (pod.key, container_name)
         for name in NAMES:
@@ -403,18 +403,18 @@ class Node(RuleBasedStateMachine):
     def kubelet_uid(self, pod: Pod) -> str:
         return pod.metadata.annotations.get(MIRROR_ANNOTATION, pod.metadata.uid)
 
-    def gpus(self, pod: Pod) -> set[int]:
+    def gpus(self, pod: Pod) -> set[str]:
         gave = [g for (uid, _), g in self.node.kubelet.manager.given.items() if uid == pod.metadata.uid]
-        return {index for each in gave for given in each.values() for index in by_gpu(given.ids)}
+        return {uuid for each in gave for given in each.values() for uuid in by_gpu(given.ids)}
 
-    def full(self) -> set[int]:
+    def full(self) -> set[str]:
         """Return the GPUs that the pods on them do not all fit on: some wait for others rightly."""
-        used: Counter[int] = Counter()
+        used: Counter[str] = Counter()
         for seen in self.node.kubelet.pods.values():
             if seen.phase in ("Pending", "Running"):
-                for index in self.gpus(seen.pod):
-                    used[index] += self.units(seen.pod)
-        return {index for index, units in used.items() if units > GPU_MIB // 1024}
+                for uuid in self.gpus(seen.pod):
+                    used[uuid] += self.units(seen.pod)
+        return {uuid for uuid, units in used.items() if units > GPU_MIB // 1024}
 
 
 Node.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None, database=None)

@@ -17,6 +17,7 @@ from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.answers import VISIBLE_DEVICES
+from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
@@ -237,7 +238,7 @@ class Scene:
             for name, container in seen.containers.items():
                 if not container.ids:
                     continue
-                assigned = {f"GPU-{i.partition('-')[0][1:]}" for ids in container.ids.values() for i in ids}
+                assigned = {uuid for ids in container.ids.values() for uuid in by_gpu(ids)}
                 visible = set(container.environment[VISIBLE_DEVICES].split(","))
                 booked: set[str] = set()
                 with contextlib.suppress(AllocationError, KeyError):

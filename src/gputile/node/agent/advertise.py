@@ -33,10 +33,11 @@ from gputile.node.agent.node_resources import (
     node_config_of,
     other_plugin_evidence,
     published,
+    resources_of_others,
 )
 from gputile.node.gateway.link import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.node.nvml.probe import inventory_of
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Advertiser:
         away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
         """
         state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
-        told.other_plugin = _find_other_plugin(state, sockets)
+        told.other_plugin = _find_other_plugin(state, sockets, seen.machine)
         config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
         self._mps.want(_daemons(state, config))
         if node is None and told.effective_mode is None:
@@ -179,12 +180,8 @@ def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
     single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
-    several = {
-        tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
-        for pod_devices in state.device_table
-        if len(pod_devices.gpus) > 1
-    }
-    return single | several
+    together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
+    return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
@@ -195,17 +192,19 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
     return tuple(sorted(wanted))
 
 
-def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
+def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 
-def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
     told, node = state.advertised, state.node
     served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
     if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
         served = True
     pods = (known.pod for known in state.pods.values())
-    return other_plugin_evidence(sockets, pods, node, served_before=served)
+    uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
+    rivals = resources_of_others(state.of_other_plugins, uuids, node)
+    return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)
 
 
 class Surroundings:

@@ -75,13 +75,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def record(self) -> AllocationRecord:
         """The record of the container's directory, but for what it mounts."""
-        gpus = {gpu.index: gpu.uuid for gpu in self.gpus}
         key = f"{self.namespace}/{self.pod}"
         return AllocationRecord(
             self.devices,
             self.unit_mib,
             self.since_ns,
-            gpus,
             key=key,
             uid=self.uid,
             container=self.container,
@@ -108,7 +106,7 @@ def environment(
     if not node_config.mode.shared:
         return result
     result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
-    first = node_config.gpu(shares[0].index) if shares else None
+    first = node_config.gpu(shares[0].uuid) if shares else None
     if first is not None:
         result |= {
             _DEVICE: str(first.mib // unit_mib),

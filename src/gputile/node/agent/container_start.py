@@ -83,7 +83,6 @@ def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, 
         (before.ids if before is not None else {}) | {devices.resource: devices.ids},
         held.unit_mib,
         before.since_ns if before is not None else now_ns,
-        held.gpus,
         devices.mounts or (),
         held.key,
         held.uid,
@@ -122,12 +121,12 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
     if own is None and (state.node_config.mode.shared or not held.identified):
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
         raise NotYet(f"the API server has not said yet what pod {held.key if held.identified else held.uid} asks for")
-    indices = state.gpus(held, devices.container, own)
-    apart = held.container_indices[devices.container]
+    uuids = state.gpus(held, devices.container, own)
+    apart = held.container_gpus[devices.container]
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and devices.directory not in state.started:
-        names = ", ".join(f"GPU {index}" for index in sorted(apart))
+        names = state.node_config.names(apart)
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
-    _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, indices))
+    _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     return Limits(
         namespace=held.namespace,
         pod=held.name,

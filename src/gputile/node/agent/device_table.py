@@ -20,21 +20,19 @@ import msgspec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.node_config import NodeConfig
 
 
 class AllocationRecord(msgspec.Struct, frozen=True):
     """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
 
-    ``gpus`` is the UUID that each index stood for at ``since_ns``. ``mounts`` is what the answers had the container
-    mount, each as container path and host path. ``key``, ``uid`` and ``container`` say who was taken for the caller,
-    and who is known to have it once its container was let start; "" where nobody was.
+    ``mounts`` is what the answers had the container mount, each as container path and host path. ``key``, ``uid`` and
+    ``container`` say who was taken for the caller, and who is known to have it once its container was let start; ""
+    where nobody was.
     """
 
     ids: dict[str, tuple[str, ...]]
     unit_mib: int
     since_ns: int
-    gpus: dict[int, str]
     mounts: tuple[tuple[str, str], ...] = ()
     key: str = ""
     uid: str = ""
@@ -74,7 +72,7 @@ class PodContainer(NamedTuple):
     name: str
 
 
-EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
+EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
@@ -95,8 +93,7 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All that one pod got.
 
-    ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
-    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
+    ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
     ``known`` is unset while the API server has not told of the pod, as of a static one without a mirror.
     """
 
@@ -108,7 +105,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     trust_group: str
     since_ns: int
     devices: tuple[ContainerDevices, ...] = ()
-    gpus: dict[int, str] = msgspec.field(default_factory=dict)
     identified: bool = True
     known: bool = True
 
@@ -117,32 +113,33 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return f"{self.namespace}/{self.name}"
 
     @cached_property
-    def slots(self) -> dict[str, dict[int, frozenset[int]]]:
-        """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""
+    def ids_by_gpu(self) -> dict[str, dict[str, frozenset[str]]]:
+        """The IDs by resource and GPU, those of all containers together: what the kubelet keeps for the pod."""
         ids: dict[str, set[str]] = {}
         for devices in self.devices:
             ids.setdefault(devices.resource, set()).update(devices.ids)
         return {resource: by_gpu(held) for resource, held in ids.items()}
 
     @cached_property
-    def indices(self) -> frozenset[int]:
-        return frozenset(index for gpus in self.slots.values() for index in gpus)
+    def gpus(self) -> frozenset[str]:
+        """The UUIDs of the GPUs, or MIG instances, that the pod is on."""
+        return frozenset(uuid for gpus in self.ids_by_gpu.values() for uuid in gpus)
 
     @cached_property
-    def container_indices(self) -> dict[str, frozenset[int]]:
-        found: dict[str, frozenset[int]] = {}
+    def container_gpus(self) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
         for devices in self.devices:
             found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
         return found
 
-    def mib(self, index: int) -> int:
+    def mib(self, gpu: str) -> int:
         """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
-        return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
+        return len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ())) * self.unit_mib
 
-    def percent(self, index: int) -> int:
-        return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
+    def percent(self, gpu: str) -> int:
+        return len(self.ids_by_gpu.get(GPU_CORE, EMPTY).get(gpu, ()))
 
-    def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
+    def container_ids(self, container: str, resource: str) -> Mapping[str, frozenset[str]]:
         devices = self.container_devices(container, resource)
         return by_gpu(devices.ids) if devices else EMPTY
 
@@ -158,26 +155,20 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, devices=devices)
 
 
-def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:
-    pod_devices = pod_devices.replaced(devices)
-    gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
-    return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)
-
-
-def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
-    """Return the indices of the GPUs that a container is on.
+def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that a container is on.
 
     ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
     gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
     """
-    held = pod_devices.container_indices.get(container, frozenset())
+    held = pod_devices.container_gpus.get(container, frozenset())
     if gpus and len(held) != gpus:
-        return tuple(sorted(pod_devices.indices))[:gpus]
-    return tuple(sorted(held))
+        return frozenset(sorted(pod_devices.gpus)[:gpus])
+    return held
 
 
 class DeviceTable:
-    """The devices of each pod by its UID.
+    """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
     ``started`` are the allocation directories with which a container was let start since the machine did.
     """
@@ -205,16 +196,16 @@ class DeviceTable:
     def directories(self) -> set[str]:
         return {each.directory for held in self._by_uid.values() for each in held.devices}
 
-    def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
+    def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the devices of the pods on a GPU, without those of the pod ``without``."""
-        return (held for held in self._by_uid.values() if index in held.indices and held.uid != without)
+        return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
-    def slots(self, resource: str, index: int) -> set[int]:
-        return {slot for held in self._by_uid.values() for slot in held.slots.get(resource, EMPTY).get(index, ())}
+    def ids(self, resource: str, gpu: str) -> set[str]:
+        return {each for held in self._by_uid.values() for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
-    def mib(self, index: int, without: str = "") -> int:
+    def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of a GPU that pods hold as memory units."""
-        return sum(held.mib(index) for held in self.on(index, without))
+        return sum(held.mib(gpu) for held in self.on(gpu, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
         wanted = set(ids)

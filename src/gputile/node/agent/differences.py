@@ -29,9 +29,9 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     request = pod.request
     if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
         return None
-    where = {container.name: _indices(pod, pod_devices, container) for container in request.containers}
-    used = sorted({index for indices in where.values() for index in indices})
-    gpus = {index: gpu for index in used if (gpu := node_config.gpu(index)) is not None}
+    where = {container.name: _gpus(pod, pod_devices, container) for container in request.containers}
+    used = frozenset().union(*where.values())
+    gpus = node_config.gpus(used)
     if not gpus or len(gpus) != len(used):
         return None
     shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
@@ -39,20 +39,20 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     for container in request.containers:
         count = max(1, len(where[container.name]))
         containers[container.name] = tuple(
-            GpuShare(gpus[i].uuid, i, container.units * unit // count, container.percent // count)
+            GpuShare(gpu.uuid, gpu.index, container.units * unit // count, container.percent // count)
             if shared
-            else GpuShare(gpus[i].uuid, i, gpus[i].mib, 100)
-            for i in where[container.name]
+            else GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
+            for gpu in node_config.gpus(where[container.name])
         )
     shares = []
-    for index, gpu in gpus.items():
+    for gpu in gpus:
         if not shared:
-            shares.append(GpuShare(gpu.uuid, index, gpu.mib, 100))
+            shares.append(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100))
             continue
-        there = tuple(container for container in request.containers if index in where[container.name])
+        there = tuple(container for container in request.containers if gpu.uuid in where[container.name])
         mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
         percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
-        shares.append(GpuShare(gpu.uuid, index, mib, percent))
+        shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
     return Allocation(
         gpus=tuple(shares),
         containers=containers,
@@ -68,7 +68,7 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     chosen = tuple(
         Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, node_config.effective_mode.unit_mib))
         for share in allocation.gpus
-        if (gpu := node_config.gpu(share.index)) is not None
+        if (gpu := node_config.gpu(share.uuid)) is not None
     )
     written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -76,14 +76,14 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
 
 
-def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> tuple[int, ...]:
+def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
     """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return gpus_of(pod_devices, container.name, pod.shared_gpus)
-    booked = tuple(share.index for share in pod.booked(container.name))
-    if booked and pod_devices.indices.issuperset(booked):
+    booked = frozenset(share.uuid for share in pod.booked(container.name))
+    if booked and booked <= pod_devices.gpus:
         return booked
-    return tuple(sorted(pod_devices.indices))[: container.gpus or pod.shared_gpus]
+    return frozenset(sorted(pod_devices.gpus)[: container.gpus or pod.shared_gpus])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
-from gputile.api.quantity import count_of, decimal
+from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
     REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
     Mode,
@@ -119,7 +120,23 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         replicas = decimal(text, 3)
         if not 2 <= replicas <= MOST_REPLICAS:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
-    return EffectiveMode(Mode(mode), 0, sharing, replicas)
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, shared_mib(labels) if Mode(mode).shared else 0)
+
+
+def shared_mib(labels: Mapping[str, str]) -> int:
+    """Return how many MiB of each GPU pods share by memory, 0 for all of them.
+
+    Raises:
+        LabelError: the label is not valid.
+    """
+    text = labels.get(SHARED_MEMORY_LABEL)
+    try:
+        mib = parse_mib(text) if text is not None else 0
+    except QuantityError as error:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
+    if text is not None and not mib:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size")
+    return mib
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
@@ -153,6 +170,8 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 
 def _name(effective_mode: EffectiveMode) -> str:
+    if effective_mode.shared_mib:
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU"
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
@@ -183,7 +202,8 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
-    inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:
@@ -194,16 +214,14 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs, numbered on each GPU in the order of their IDs."""
+    """Return the MIG instances of all GPUs, on each GPU in the order of NVIDIA's numbers."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
         for instance in ordered:
             resource = MIG_PREFIX + instance.profile.replace("+", ".")
             well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
-            # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
-            slot = instance.gi * 100 + instance.ci
-            found.append(MigDevice(gpu.index, slot, instance.uuid, resource, instance.mib, well))
+            found.append(MigDevice(gpu.index, instance.uuid, resource, instance.mib, well))
     return found
 
 
@@ -222,7 +240,8 @@ def closed(node_config: NodeConfig) -> Inventory:
 # HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
 SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
 
-# Labels of the pods of NVIDIA's manifests and chart, its GPU Operator, and of the plugins of GKE, AKS, gpushare, HAMi.
+# Labels of the pods of NVIDIA's manifests, chart, GPU Operator and DRA driver, and of the plugins of GKE, AKS,
+# gpushare, HAMi and KubeVirt. Device plugins whose IDs have the UUIDs of GPUs need no entry (resources_of_others).
 _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("name", "nvidia-device-plugin-ds"),
     ("app", "nvidia-device-plugin-daemonset"),
@@ -230,22 +249,43 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("k8s-app", "nvidia-gpu-device-plugin"),
     ("component", "gpushare-device-plugin"),
     ("app.kubernetes.io/component", "hami-device-plugin"),
+    ("app", "nvidia-sandbox-device-plugin-daemonset"),
+    ("dra-driver-nvidia-gpu-component", "kubelet-plugin"),
+    ("nvidia-dra-driver-gpu-component", "kubelet-plugin"),
+    ("app.kubernetes.io/name", "hami-k8s-dra-driver"),
 )
 
 
-def other_plugin_evidence(
-    sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
-) -> str | None:
-    """Return what shows that another plugin serves the node, None where none does.
+def resources_of_others(registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None) -> list[str]:
+    """Return the resources by which other device plugins give away GPUs with these UUIDs, whatever their names are.
 
-    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``; ``served_before`` says that gputile itself
-    may be why ``nvidia.com/gpu`` is there.
+    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. That is not written anew when a
+    plugin goes, but the kubelet then says of the node that it has 0 of the resource.
+    """
+    wanted = [uuid.encode() for uuid in uuids]
+    there = node.status.allocatable if node is not None else {}
+    return sorted(
+        resource
+        for resource, ids in registered.items()
+        if (resource not in there or count_of(there, resource)) and any(uuid in ids for uuid in wanted)
+    )
+
+
+def other_plugin_evidence(
+    sockets: Iterable[str], resources: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
+) -> str | None:
+    """Return what shows that another plugin or driver serves the node, None where none does.
+
+    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``, and ``resources`` the ``resources_of_others``;
+    ``served_before`` says that gputile itself may be why ``nvidia.com/gpu`` is there.
     """
     for socket in sorted(sockets):
         return f"its socket {socket} answers"
+    for resource in resources:
+        return f"it offers this node's GPUs as {resource}"
     for pod in pods:
         if pod.status.phase == "Running" and any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS):
-            return f"pod {pod.key} is a device plugin"
+            return f"pod {pod.key} belongs to it"
     if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
         return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
     return None

@@ -142,10 +142,10 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     weights = RunningWeights()
     if node_config.mode in LIBRARY_MODES:
         table = allocation_state.device_table
-        on_it = (held.indices for held in table if any(each.directory == beside for each in held.devices))
-        near = next(on_it, frozenset[int]())
+        on_it = (held.gpus for held in table if any(each.directory == beside for each in held.devices))
+        near = next(on_it, frozenset[str]())
         for pod_devices in table:
-            if beside and pod_devices.indices.isdisjoint(near):
+            if beside and pod_devices.gpus.isdisjoint(near):
                 continue
             phases = {devices.directory: devices.phase for devices in pod_devices.devices}
             for name, claims in _claims(allocation_state, pod_devices):
@@ -201,7 +201,7 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
     for directory, container in {each.directory: each.container for each in pod_devices.devices}.items():
         claims = {}
         for share in allocation_state.shares(pod_devices, container):
-            gpu = allocation_state.node_config.gpu(share.index)
+            gpu = allocation_state.node_config.gpu(share.uuid)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
             claims[share.uuid] = ShareClaim(share.percent, memory, weight, priority)
         if directory and claims:

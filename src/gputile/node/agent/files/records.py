@@ -24,7 +24,7 @@ from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import KubeletEntry, directory_name
 from gputile.node.agent.files.allocation_files import Checkpoint, NodeFiles
 from gputile.node.agent.holdings import adopt, derive
-from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.node_config import EffectiveMode, Sharing, is_served
 from gputile.node.agent.node_resources import MachineSeen, node_config_of
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.support.files import read_whole
@@ -47,6 +47,7 @@ class _CheckpointEntry(msgspec.Struct, rename="pascal"):
 
 class _Data(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[_CheckpointEntry] | None = None
+    registered_devices: dict[str, msgspec.Raw] | None = None
 
 
 class _CheckpointFile(msgspec.Struct, rename="pascal"):
@@ -54,18 +55,22 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def entries_in(text: bytes) -> tuple[KubeletEntry, ...] | None:
-    """Return what the kubelet's checkpoint has of every container, None where it cannot be read."""
+def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
+    """Return what the kubelet's checkpoint has of every container, and the device IDs of other plugins by resource.
+
+    The first is None where the file cannot be read. The IDs are those of healthy devices, as JSON.
+    """
     try:
-        written = msgspec.json.decode(text, type=_CheckpointFile).data.pod_device_entries or []
+        data = msgspec.json.decode(text, type=_CheckpointFile).data
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+        return None, {}
     found = []
-    for each in written:
+    for each in data.pod_device_entries or []:
         mounts = _mounts(each.alloc_resp)
         directory = _directory(mounts) or directory_name(each.pod_uid, each.container_name)
         found.append(KubeletEntry(each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts))
-    return tuple(found)
+    registered = data.registered_devices or {}
+    return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
@@ -140,11 +145,12 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet puts a new file in the old one's place
             if version != self._version:
-                state.written = entries_in(read_whole(self._kubelets, _MOST_BYTES))
+                state.written, state.of_other_plugins = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
                 self._version, self._problem = version, None
         except OSError as error:
             self._version = None
             state.written = () if isinstance(error, FileNotFoundError) else None
+            state.of_other_plugins = {}
             self._say(error)
         derive(state, now_ns)
         if self._complete != (state.written, state.device_table):
