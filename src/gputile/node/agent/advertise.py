@@ -170,6 +170,9 @@ def _decided(state: AllocationState, seen: MachineSeen) -> ModeDecision:
     gpus = inventory_of(seen.machine, seen.health).gpus
     labels = state.node.metadata.labels if state.node is not None else {}
     before, configuration = state.advertised.effective_mode, state.configuration
+    if before is not None and before.claims:  # once they run, all their claims are prepared
+        known = (each.pod for each in state.pods.values())
+        gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
     if seen.keep_unit and before is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
     return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)

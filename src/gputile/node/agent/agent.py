@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
@@ -33,7 +37,7 @@ from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage import ContainerUse, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
-from gputile.node.gateway.link import FromGateway, MessageChannel, NodeLock
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.metrics import LoopLag
@@ -92,6 +96,9 @@ class Agent:
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
+        files = ClaimFiles(store, cdi, paths.kubelet)
+        self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
+        self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
         self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, advertiser)
@@ -130,7 +137,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run(self.handler.answer))
+                tasks.create_task(self.kubelet.run(self._answer))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -143,6 +150,9 @@ class Agent:
             await self.arbiter.stop()
             await self.host.mps.stop()
 
+    async def _answer(self, call: Call) -> CallAnswer | CallRefused:
+        return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
+
     async def _begin(self) -> None:
         await self._look_at_machine(0.0)
         with contextlib.suppress(TimeoutError):
@@ -154,8 +164,10 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
+        lost = self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
         await self.mode.renew()
+        await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
         await self.hand_over.open()
@@ -199,8 +211,10 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
+        seen = self.surroundings.machine()
+        await self.slices.publish(seen.machine)
         problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
-        wanted = wanted_status(state, self.surroundings.machine(), problem, opened=left == 0)
+        wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
             told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:

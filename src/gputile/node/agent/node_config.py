@@ -35,7 +35,8 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
-    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
+    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it. ``claims``: it gives its GPUs by
+    ResourceClaims, and no extended resource.
     """
 
     mode: Mode
@@ -43,6 +44,7 @@ class EffectiveMode:
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
     shared_mib: int = 0
+    claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class NodeConfig:
         return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
 
     def advertises(self, resource: str) -> bool:
-        if self.withheld is not None:
+        if self.withheld is not None or self.effective_mode.claims:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)

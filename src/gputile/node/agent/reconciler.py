@@ -17,6 +17,7 @@ from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser, ModeChange
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.claims.pods import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.holdings import keep_only
@@ -126,7 +127,7 @@ class Reconciler:
         compared = (listing, state.pods.listed, state.kubelet.settled, *self._known())
         if compared == self._right:
             return False
-        found = differences(state, listing, time.time_ns())
+        found = [*differences(state, listing, time.time_ns()), *claim_corrections(state)]
         conflict = await self._writer.carry_out(self._lasting(found, time.monotonic()))
         self._records.read(state, time.time_ns())
         if tuple(state.device_table) != self._told:
