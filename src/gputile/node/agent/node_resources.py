@@ -185,7 +185,7 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 def _name(effective_mode: EffectiveMode) -> str:
     by_claims = " by claims" if effective_mode.claims else ""
     if effective_mode.shared_mib:
-        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU"
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
