@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from gputile.api.well_known import CLAIMS_RESOURCE
 from tests.localcluster.identities import KeyPair
 from tests.localcluster.machine import LOOPBACK
 
@@ -97,6 +98,7 @@ class SchedulerOptions(TypedDict, total=False):
 
     managed_resources: Sequence[ManagedResource]  # empty: the extender is asked about every pod
     pods_without_gpus: bool  # rank nodes for them too
+    claims: bool  # ask about pods with claims too
     bind: bool
     preempt: bool
     weight: int
@@ -107,6 +109,7 @@ class SchedulerOptions(TypedDict, total=False):
 DEFAULTS: SchedulerOptions = {
     "managed_resources": (),
     "pods_without_gpus": False,
+    "claims": False,
     "bind": False,
     "preempt": False,
     "weight": 1,
@@ -150,4 +153,11 @@ def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
     asked = {"filter": True, "prioritize": True, "bind": chosen["bind"], "preempt": chosen["preempt"]}
     verbs = {f"{verb}Verb": verb for verb, wanted in asked.items() if wanted}
     others = {**common, "prioritizeVerb": "prioritize-without-gpus"}
-    return [{**common, **verbs, "managedResources": resources}, *([others] if chosen["pods_without_gpus"] else [])]
+    extenders = [{**common, **verbs, "managedResources": resources}]
+    if chosen["pods_without_gpus"]:
+        extenders.append(others)
+    if chosen["claims"]:
+        verbs = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims"}
+        managed = [{"name": CLAIMS_RESOURCE, "ignoredByScheduler": True}]
+        extenders.append({**common, **verbs, "ignorable": True, "managedResources": managed})
+    return extenders

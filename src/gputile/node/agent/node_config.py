@@ -35,6 +35,7 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
+    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
     ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
     """
 
@@ -42,6 +43,7 @@ class EffectiveMode:
     unit_mib: int
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    claims: bool = False
     shared_mib: int = 0
 
 
@@ -116,7 +118,7 @@ class NodeConfig:
         return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
 
     def advertises(self, resource: str) -> bool:
-        if self.withheld is not None:
+        if self.withheld is not None or self.effective_mode.claims:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)

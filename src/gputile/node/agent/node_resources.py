@@ -13,11 +13,14 @@ never offered it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
+    CLAIMS_LABEL,
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
@@ -81,7 +84,7 @@ def decide_mode(
     if disabled is not None:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
-        text = f"the node is in mode {wanted.mode.value}"
+        text = f"the node is in {_name(wanted)}"
         told = node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
             told = node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
@@ -120,7 +123,17 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         replicas = decimal(text, 3)
         if not 2 <= replicas <= MOST_REPLICAS:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
-    return EffectiveMode(Mode(mode), 0, sharing, replicas, shared_mib(labels) if Mode(mode).shared else 0)
+    claims = labels.get(CLAIMS_LABEL, "false")
+    if claims not in ("true", "false"):
+        raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
+    if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
+        way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
+        raise LabelError(
+            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
+            "trust groups apart on a GPU"
+        )
+    shared = shared_mib(labels) if Mode(mode).shared else 0
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
 
 
 def shared_mib(labels: Mapping[str, str]) -> int:
@@ -170,27 +183,22 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 
 def _name(effective_mode: EffectiveMode) -> str:
+    by_claims = " by claims" if effective_mode.claims else ""
     if effective_mode.shared_mib:
-        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU"
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
-        return f"mode {effective_mode.mode.value} with MIG"
-    return f"mode {effective_mode.mode.value}"
+        return f"mode {effective_mode.mode.value} with MIG{by_claims}"
+    return f"mode {effective_mode.mode.value}{by_claims}"
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSeen:
-    """The machine's GPUs are as ``machine`` and ``health`` say.
-
-    ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough. ``keep_unit``
-    puts off another memory unit.
-    """
+    """The machine's GPUs are as ``machine`` and ``health`` say."""
 
     machine: ProbedMachine
     health: Health
-    free: bool = False
-    keep_unit: bool = False
 
 
 def node_config_of(
@@ -204,6 +212,7 @@ def node_config_of(
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
+    inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:

@@ -191,11 +191,17 @@ class Wanted:
 
 
 def wanted_status(
-    state: AllocationState, seen: MachineSeen, mps_problem: str | None, *, opened: bool = False
+    state: AllocationState,
+    seen: MachineSeen,
+    mps_problem: str | None,
+    claims: NodeCondition | None = None,
+    *,
+    opened: bool = False,
 ) -> Wanted:
     """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more.
 
-    ``mps_problem`` says why mode ``mps`` cannot be served, None if it can or another mode is in force.
+    ``mps_problem`` says why mode ``mps`` cannot be served, None if it can or another mode is in force. ``claims`` says
+    whether GPUs are given by claims as asked.
     """
     inventory, told = inventory_for_scheduler(state), state.advertised
     return Wanted(
@@ -210,6 +216,7 @@ def wanted_status(
             mps_condition(told.decided.effective_mode, mps_problem),
             time_condition(state.labels),
             placement_condition(state.labels),
+            *((claims,) if claims is not None else ()),
         ),
         opened=opened,
         shared_gpus=_shared_gpus(state),
