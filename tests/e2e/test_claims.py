@@ -203,13 +203,14 @@ TEMPLATES: dict[str, dict[str, Any]] = {
     "five": {"memory": "5Gi"},
     "odd": {"memory": "2500M"},
     "cores": {"memory": "3Gi", "cores": "33"},
-    "two": {"memory": "6Gi", "count": 2, "distinct": True},
+    "seven": {"memory": "7Gi"},
+    "two": {"memory": "3Gi", "count": 2, "distinct": True},
     "whole": {"devices": "gputile-gpu"},
     "pair": {"devices": "gputile-gpu", "count": 2},
 }
 WANTED = {
-    "share-1": ["tiny", "five", "odd", "two"],
-    "both": ["tiny", "five", "cores", "two"],
+    "share-1": ["five", "odd", "seven", "two"],
+    "both": ["tiny", "five", "cores"],
     "whole-1": ["whole", "pair"],
 }
 
@@ -232,13 +233,13 @@ def predicted(plane: ControlPlane, namespace: str, template: ResourceClaim, node
 def test_the_ledger_chooses_the_gpus_that_kube_scheduler_allocates(cluster: ControlPlane, namespace: str) -> None:
     """One after the other on each kind of node, others deleted in between; what does not fit by one fits by neither."""
     claims = {name: create_template(cluster, namespace, name, **asked) for name, asked in TEMPLATES.items()}
-    chance, there, refused, pods = random.Random(83), list[str](), 0, f"/api/v1/namespaces/{namespace}/pods"
+    chance, there, refused, pods = random.Random(2), list[str](), 0, f"/api/v1/namespaces/{namespace}/pods"
     with cluster.start_scheduler():
         for number in range(90):
-            if there and chance.random() < 0.25:
+            if there and chance.random() < 0.45:
                 cluster.nodes.delete_pod_now(namespace, there.pop(chance.randrange(len(there))))
                 cluster.wait(lambda: len(claims_in(cluster, namespace)) == len(there), "the claim to be gone")
-            name, node = f"p{number}", chance.choice(["share-1", "both", "whole-1"])
+            name, node = f"p{number}", chance.choice(["share-1", "share-1", "both", "whole-1"])
             template = chance.choice(sorted(TEMPLATES) if number % 10 == 0 else WANTED[node])
             expected = predicted(cluster, namespace, claims[template], node)
             create_pod(cluster, namespace, name, template, nodeSelector={"kubernetes.io/hostname": node})
