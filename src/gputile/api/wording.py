@@ -1,4 +1,4 @@
-"""Words what is wrong with a field: its value, what is valid, which name is meant, and where it is."""
+"""Words amounts, and what is wrong with a field: its value, what is valid, which name is meant, where it is."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -75,6 +75,17 @@ def known(fields: Iterable[str]) -> str:
 def first_of(names: Sequence[str], most: int) -> str:
     """Return the first ``most`` names, and how many more there are: "a, b and 3 more"."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def gib_text(mib: int, digits: int = 1) -> str:
+    """Return an amount of memory in GiB, rounded down, with at most so many digits behind the point."""
+    scale: int = 10**digits
+    return f"{mib * scale // 1024 / scale:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def memory_text(mib: int) -> str:
+    """Return an amount of memory for people: "4 GiB", "22.48 GiB", "512 MiB"."""
+    return f"{gib_text(mib, 2)} GiB" if mib >= 1024 or not mib else f"{mib} MiB"
 
 
 def below(path: str, inner: str) -> str:

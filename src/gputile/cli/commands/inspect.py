@@ -106,8 +106,8 @@ def inspect(options: InspectOptions) -> None:
         elif options.output is InspectFormat.BARS:
             from gputile.tools.views.gpu_bars import groups_of
 
-            drawn = bars(nodes, unit, found.pods)
-            draw(drawn, unit, groups_of(drawn), plain=options.plain)
+            drawn = bars(nodes, found.pods)
+            draw(drawn, groups_of(drawn), plain=options.plain)
         elif options.details:
             write(tables.details(nodes, unit, columns()))
         else:

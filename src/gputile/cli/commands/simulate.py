@@ -59,6 +59,9 @@ def simulate(options: SimulateOptions) -> None:
     scenario = _read(options, live, given)
     _note_other_namespaces(options, scenario)
     configuration = _with_unit(_configuration(scenario, live, given), options.unit)
+    if options.no_preemption:
+        configuration = _without_preemption(configuration)
+    _add_nodes(options, scenario, configuration)
     intake = _intake(options, configuration)
     if live is not None:
         intake = _as_in_cluster(intake, live)
@@ -100,10 +103,28 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
     return live
 
 
+def _add_nodes(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
+    from gputile.tools.simulator.described_cluster import nodes_of_text
+    from gputile.tools.simulator.manifests import ManifestError
+
+    try:
+        for number, text in enumerate(options.with_node or (), 1):
+            scenario.nodes += nodes_of_text(text, number, configuration.unit_mib)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+
+
 def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":
     import msgspec
 
     return msgspec.structs.replace(configuration, placement=policy.value)
+
+
+def _without_preemption(configuration: "Configuration") -> "Configuration":
+    import msgspec
+
+    off = msgspec.structs.replace(configuration.preemption, enabled=False)
+    return msgspec.structs.replace(configuration, preemption=off)
 
 
 def _is_unplaced(result: "SimulationResult") -> bool:
@@ -215,6 +236,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         fail(str(error), BAD_INPUT)
     if live is not None:
         recognise(scenario, live.pods, expansion)
+        scenario.budgets = list(live.budgets)
     found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
@@ -236,6 +258,9 @@ def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfi
     if live is not None and live.classes_unlisted is not None:
         said = f"the cluster's PriorityClasses are not known ({live.classes_unlisted})"
         note(f"{said}. Assumed: those that pods name have the priority 0, and none is the default")
+    if live is not None and live.budgets_unlisted is not None:
+        said = f"the cluster's PodDisruptionBudgets are not known ({live.budgets_unlisted})"
+        note(f"{said}. Assumed: none guards the pods that leave for others")
     if live is not None and live.namespaces_unlisted is not None:
         said = f"the cluster's namespaces are not known ({live.namespaces_unlisted})"
         note(f"{said}. Assumed: none has the label {UNSAFE_ACCESS_LABEL}")

@@ -1,12 +1,12 @@
 """Reads a live cluster once, for commands that look and leave."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
@@ -25,6 +25,7 @@ _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
@@ -37,7 +38,7 @@ class Live:
     ``namespaces`` are its namespaces, None where they were not asked for or may not be read, and
     ``namespaces_unlisted`` is why they may not.
     ``priority_classes`` are its PriorityClasses, None where they were not asked for or may not be read, and
-    ``classes_unlisted`` is why they may not.
+    ``classes_unlisted`` is why they may not; so it is with ``budgets``, its PodDisruptionBudgets.
     ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
     cannot be read: nobody knows what they hold.
     """
@@ -51,6 +52,8 @@ class Live:
     namespaces_unlisted: str | None = None
     priority_classes: "PriorityClasses | None" = None
     classes_unlisted: str | None = None
+    budgets: Sequence[PodDisruptionBudget] = ()
+    budgets_unlisted: str | None = None
     namespace: str = "default"
     unread: tuple[str, ...] = ()
 
@@ -88,6 +91,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
 
             known, unlisted = await read_groups(connection)
             namespaces, unlisted_namespaces = await listed(connection, _NAMESPACES, Namespace)
+            budgets, unlisted_budgets = await listed(connection, _BUDGETS, PodDisruptionBudget)
             classes, why = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
             return replace(
                 read,
@@ -97,6 +101,8 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
                 namespaces_unlisted=unlisted_namespaces,
                 priority_classes=listed_classes(classes) if classes is not None else None,
                 classes_unlisted=why,
+                budgets=budgets or (),
+                budgets_unlisted=unlisted_budgets,
             )
 
     return read_or_leave(read())

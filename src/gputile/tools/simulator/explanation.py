@@ -9,10 +9,11 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.api.wording import described
+from gputile.api.wording import described, memory_text
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
+from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.fields import MistypedResources
 from gputile.tools.simulator.node_reports import (
@@ -22,8 +23,10 @@ from gputile.tools.simulator.node_reports import (
     asks,
     left_to_others,
     refused_for_good,
+    unlimited_memory,
     waiting_for,
 )
+from gputile.tools.simulator.preemption import VictimFinder, victims_text
 from gputile.tools.simulator.remedies import Remedy, remedies
 
 NODES_NAMED: Final = 10
@@ -33,7 +36,7 @@ NODES_NAMED: Final = 10
 class PodExplanation:
     """What is said of a pod: its state, sentences, what each node says, and changes that would help.
 
-    ``placed`` is whether the pod has its place, had it, or fits somewhere now.
+    ``placed`` is whether the pod has its place, had it, fits somewhere now, or preempts others.
     """
 
     pod: Pod
@@ -54,8 +57,8 @@ def explain_pod(
         return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
     if pod.finished or pod.spec.node_name:
         state, text = whereabouts(pod)
-        why = None if pod.finished else _why_there(subject)
-        return PodExplanation(pod, state, [text] if why is None else [text, why], placed=True)
+        more = [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
+        return PodExplanation(pod, state, [text, *filter(None, more)], placed=True)
     return _pending(subject)
 
 
@@ -70,6 +73,7 @@ def _pending(subject: Subject) -> PodExplanation:
         named = ", ".join(fitting[:NODES_NAMED]) + (", ..." if len(fitting) > NODES_NAMED else "")
         soon = "" if waiting is not None else "; kube-scheduler will try it again"
         text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
+        text += filter(None, [_unlimited(subject, fitting)])
     else:
         ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
@@ -77,7 +81,29 @@ def _pending(subject: Subject) -> PodExplanation:
         asked = (name for container in containers for name in container.resources.limits)
         text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
-    return PodExplanation(subject.pod, state, text, bool(fitting), reports, remedies(subject, reports))
+    preempts = None if fitting or waiting is not None else _preempts(subject)
+    if preempts is not None:
+        state, text = "Preempts", [*text, preempts]
+    placed = bool(fitting) or preempts is not None
+    return PodExplanation(subject.pod, state, text, placed, reports, remedies(subject, reports))
+
+
+def _preempts(subject: Subject) -> str | None:
+    """Return a sentence on who leaves for a pod that fits nowhere, None where nobody does."""
+    if subject.request is None:
+        return None
+    finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
+    found = finder.find([GangCandidate(subject.pod, subject.request)], 1, subject.now_ns)
+    if found is None:
+        return None
+    place = found.places[subject.pod.metadata.uid]
+    victims = victims_text(finder.pods[uid] for uid in (*found.evicted, *found.withdrawn))
+    unless = "unless a PodDisruptionBudget forbids it"
+    return f"Its priority is {subject.pod.spec.priority}: it preempts {victims} on node {place.node}, {unless}."
+
+
+def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
+    return unlimited_memory(subject.ledger, nodes) if subject.request is not None else None
 
 
 def whereabouts(pod: Pod) -> tuple[str, str]:
@@ -97,7 +123,7 @@ def whereabouts(pod: Pod) -> tuple[str, str]:
 def _gpus(allocation: Allocation) -> str:
     parts = []
     for share in allocation.gpus:
-        amount = "all of it" if allocation.whole else f"{share.mib} MiB"
+        amount = "all of it" if allocation.whole else memory_text(share.mib)
         percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
         parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
     return "; ".join(parts)
@@ -125,7 +151,8 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
     state: Annotated[
-        str, described("What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended.")
+        str,
+        described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
     ]
     node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
     text: Annotated[str, described("The same in sentences.")]

@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import GANG_GATE
-from gputile.api.wording import described
+from gputile.api.well_known import GANG_GATE, Mode
+from gputile.api.wording import described, first_of, memory_text
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.predicates import Predicates
@@ -87,7 +87,7 @@ class Subject:
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self._others = {other.metadata.uid: other for other in others}
-        self.pod, self.nodes = pod, nodes
+        self.pod, self.nodes, self.now_ns = pod, nodes, now_ns
         self.configuration = configuration
         self.request = self.request_of(pod)
         self.predicates = Predicates(nodes)
@@ -99,6 +99,11 @@ class Subject:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
         self.engine = PlacementEngine(self.ledger)
+
+    @property
+    def others(self) -> list[Pod]:
+        """All other pods of the cluster."""
+        return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
         """Return whether another pod has the same controller: where it goes, a new one takes its place."""
@@ -205,14 +210,18 @@ def asks(request: Request | None) -> str:
     if shape.kind is not RequestKind.SHARED:
         return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
-    count = shape.mib // shape.unit_mib if shape.unit_mib else 0
-    units = units_text(count, shape.unit_mib) if count else f"{shape.mib} MiB"
-    return f"asks for {units}{compute} on {gpus}"
+    return f"asks for {memory_text(shape.mib)}{compute} on {gpus}"
 
 
-def units_text(count: int, unit_mib: int) -> str:
-    """Return an amount of memory in words: "1 unit of 1024 MiB"."""
-    return f"{count} unit{'' if count == 1 else 's'} of {unit_mib} MiB"
+def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
+    """Return a sentence on those of the nodes that do not limit the memory of pods, None where there are none."""
+    infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
+    found = [info for info in infos if info is not None and info.grouped]
+    if not found:
+        return None
+    way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
+    names = first_of([info.name for info in found], 3)
+    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for."
 
 
 def waiting_for(pod: Pod) -> str | None:

@@ -15,6 +15,7 @@ from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
+from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.running_pods import recognise
 from gputile.tools.simulator.scenario import make_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -88,6 +89,8 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             left = len(scenario.pending) - len(decided)
             notes.append(f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate decides all")
             break
+    unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
+    notes += filter(None, [unlimited])
     if not decided and not notes:
         notes.append("the manifest asks for no pod, so there is nothing to place")
     return WhatIf(decided, notes)

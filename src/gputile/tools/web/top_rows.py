@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gputile.api.wording import described
+from gputile.api.wording import described, gib_text
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.top_order import TopOrder
 
@@ -98,7 +98,7 @@ def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
             node.name,
             node.mode or "-",
             f"{node.gpus_in_use}/{node.gpus}",
-            f"{_gib(node.booked_mib)}/{_gib(node.total_mib)}",
+            f"{gib_text(node.booked_mib)}/{gib_text(node.total_mib)}",
             f"{_part(node):.0%}",
             _used(node.used_mib),
             f"{node.compute_percent}%" if node.compute_percent else "-",
@@ -118,7 +118,7 @@ def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
             gpu.node,
             str(gpu.index),
             gpu.model or "-",
-            f"{_gib(gpu.booked_mib)}/{_gib(gpu.total_mib)}",
+            f"{gib_text(gpu.booked_mib)}/{gib_text(gpu.total_mib)}",
             f"{_part(gpu):.0%}",
             _used(gpu.used_mib),
             f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
@@ -139,7 +139,7 @@ def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
             pod.name,
             pod.node,
             ",".join(map(str, pod.gpus)) or "unknown",
-            _gib(pod.booked_mib),
+            gib_text(pod.booked_mib),
             _used_by(pod),
             f"{pod.compute_percent}%" if pod.compute_percent else "-",
             "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
@@ -230,12 +230,8 @@ def _used_by(pod: TopPod) -> str:
     """Return what a pod uses, and of several GPUs what of each, in their order."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
-    return f"{_gib(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
+    return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
 
 
 def _used(mib: int | None) -> str:
-    return "-" if mib is None else _gib(mib)
-
-
-def _gib(mib: int) -> str:
-    return f"{mib / 1024:.1f}".removesuffix(".0")
+    return "-" if mib is None else gib_text(mib)

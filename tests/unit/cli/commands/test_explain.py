@@ -66,10 +66,10 @@ def explained(state: str, *arguments: str, code: int = 0) -> str:
 
 def test_pending_by_node_gpu_and_rule_and_what_would_help(state: str) -> None:
     text = explained(state, "team/waits", code=3)
-    assert "Pod team/waits asks for 16 units of 1024 MiB on one GPU." in text
+    assert "Pod team/waits asks for 16 GiB on one GPU." in text
     assert "It fits none of 2 node(s)" in text
     assert "pod team/lost is on GPUs that nobody knows" in text
-    assert "has 15 units of 1024 MiB; the pod needs 16 on one GPU" in text
+    assert "has 15 GiB; the pod needs 16 GiB on one GPU" in text
     assert "It would fit if" in text
 
 
@@ -77,7 +77,7 @@ def test_the_namespace_by_option_and_json_for_scripts(state: str) -> None:
     answer: Any = json.loads(explained(state, "waits", "-n", "team", "-o", "json", code=3))
     assert (answer["namespace"], answer["pod"], answer["state"], answer["node"]) == ("team", "waits", "Pending", None)
     assert {node["name"]: node["fits"] for node in answer["nodes"]} == {"a": False, "b": False}
-    assert answer["changes"][0]["change"] == "pod team/waits asks for no more than 15 units of 1024 MiB"
+    assert answer["changes"][0]["change"] == "pod team/waits asks for no more than 15 GiB (aliyun.com/gpu-mem: 15)"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ spec:
 
 @pytest.mark.parametrize("word", ["pod/waits", "pods/waits", "po/waits"])
 def test_a_pod_by_its_type(state: str, word: str) -> None:
-    assert "Pod team/waits asks for 16 units" in explained(state, word, "-n", "team", code=3)
+    assert "Pod team/waits asks for 16 GiB" in explained(state, word, "-n", "team", code=3)
 
 
 @pytest.mark.parametrize("word", ["deployment/web", "deployments/web", "deploy/web", "Deployment/web"])

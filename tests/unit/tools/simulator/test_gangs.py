@@ -77,7 +77,7 @@ def test_a_gang_of_five_on_room_for_three_starts_none(tmp_path: Path, labels: st
     assert placed(found) == ["alone"]
     assert found["m4"].reason == (
         "gang g: 5 pods that start together wait: there is room for 3; "
-        "s1: GPU 0 has 5 of 15 units free; the pod needs 10 on one GPU"
+        "s1: GPU 0 has 5 GiB of 15 GiB free; the pod needs 10 GiB on one GPU"
     )
 
 
@@ -97,8 +97,8 @@ def test_a_hopeless_gang_is_not_told_that_there_is_room_for_those_only_that_were
 def test_a_gang_that_fits_starts_whole_and_more_of_it_where_there_is_room(tmp_path: Path) -> None:
     found = outcomes(tmp_path, pods(4, in_gang(2)))
     assert len(placed(found)) == 3
-    assert found["m0"].reason == "gang g: 2 pods that start together; binpack: GPU 0 (10240 MiB)"
-    assert "GPU 0 has 5 of 15 units free" in found["m3"].reason
+    assert found["m0"].reason == "gang g: 2 pods that start together; binpack: GPU 0 (10 GiB)"
+    assert "GPU 0 has 5 GiB of 15 GiB free" in found["m3"].reason
 
 
 @pytest.mark.requirement("M13")
@@ -124,7 +124,7 @@ def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path:
     nowhere = "gang g: PodGroup default/g is nowhere, or its spec.minMember is not 1 or more"
     lacking = "gang g: 3 of the 5 pods that start together exist"
     for groups, more, why in (
-        (known, [], "gang g: 3 pods that start together; binpack: GPU 0 (10240 MiB)"),
+        (known, [], "gang g: 3 pods that start together; binpack: GPU 0 (10 GiB)"),
         (broken, [], "gang g: the cluster's PodGroup default/g: spec.minMember: it is odd"),
         (elsewhere, [], nowhere),
         (known, [group], lacking),

@@ -34,8 +34,8 @@ def node(name: str, gpus: list[GpuSummary], *pods: PodSummary, mode: str = "shar
 
 
 def drawn(nodes: list[NodeSummary], paper: Paper) -> list[str]:
-    bars = node_bars(nodes, UNIT, lambda pod: pod.namespace)
-    return texts(draw(bars, UNIT, groups_of(bars), paper))
+    bars = node_bars(nodes, lambda pod: pod.namespace)
+    return texts(draw(bars, groups_of(bars), paper))
 
 
 def texts(lines: list[Line]) -> list[str]:
@@ -63,8 +63,8 @@ def test_ascii() -> None:
 
 
 def test_with_colours_pieces_have_their_letter_too() -> None:
-    bars = node_bars([SHARED], UNIT, lambda pod: pod.namespace)
-    lines = draw(bars, UNIT, groups_of(bars), Paper(42, coloured=True))
+    bars = node_bars([SHARED], lambda pod: pod.namespace)
+    lines = draw(bars, groups_of(bars), Paper(42, coloured=True))
     assert texts(lines)[1] == "n     0 A B   ░░░░ 9/15  1 ░░░░░░░░░░ 0/15"
     assert [span.group for span in lines[1] if span.group is not None] == [0, 1]
 
@@ -77,13 +77,13 @@ def test_what_other_pods_have_is_not_free() -> None:
 
 
 def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
-    """A GPU of 32510 MiB counts 31 units: all of it is 31, not 32; MIG instances are GPUs of their own sizes."""
+    """MIG instances are GPUs of their own sizes."""
     v100 = GpuSummary(0, "GPU-0", "V100", 32510, 32510, 100, 1, healthy=True)
     whole = node("whole", [v100], PodSummary("ns", "p", {0: 32510}, whole=True, asked_mib=0), mode="default")
     sliced = node("sliced", [gpu(0, 15, pods=3)], *(pod(f"p{i}", whole=True, g0=15) for i in range(3)), mode="default")
     mig = node("mig", [gpu(0, 5, 5), gpu(1, 0, 10)], pod("p", whole=True, g0=5), mode="default")
     lines = drawn([whole, msgspec.structs.replace(sliced, replicas=4), mig], Paper(80))
-    assert [re.findall(r"\d+/\d+", line) for line in lines[1:4]] == [["31/31"], ["3/4"], []]
+    assert [re.findall(r"[\d.]+/[\d.]+", line) for line in lines[1:4]] == [["31.7/31.7"], ["3/4"], []]
     assert "time-sliced: counted in pods" in lines[3]
     assert re.findall(r"\d+/\d+", lines[4]) == ["5/5", "0/10"]
 
@@ -95,7 +95,7 @@ def test_what_no_bar_shows_is_said() -> None:
     assert "1 ╳╳╳" in lines[1]
     assert [line.strip() for line in lines[2:4]] == [
         "GPU 1 is unhealthy",
-        "besides, 3 of pods whose GPUs are not known",
+        "besides, 3 GiB of pods whose GPUs are not known",
     ]
     assert lines[-1] == "░ free  ╳ unhealthy"
 
@@ -156,9 +156,9 @@ def clusters(draw_: st.DrawFn) -> list[NodeBars]:
 )
 def test_every_gpu_is_drawn_and_fits_the_terminal(nodes: list[NodeBars], paper: Paper) -> None:
     groups = groups_of(nodes)
-    lines = draw(nodes, UNIT, groups, paper)
+    lines = draw(nodes, groups, paper)
     assert max(map(columns_of, texts(lines))) <= paper.columns
-    amounts = [span.text.strip() for line in lines for span in line if re.fullmatch(r" \d+/\d+ *", span.text)]
+    amounts = [span.text.strip() for line in lines for span in line if re.fullmatch(r" [\d.]+/[\d.]+ *", span.text)]
     assert amounts == [bar.amounts for node in nodes for bar in node.bars]
     assert all("\x1b" not in text for text in texts(lines))
 
@@ -170,7 +170,7 @@ def test_pieces_add_up(pieces: dict[str, int], free: int) -> None:
     used = sum(pieces.values())
     nodes = [NodeBars("n", [Bar(0, pieces, used, used + free)], [])]
     groups = groups_of(nodes)
-    (_, line, *_) = draw(nodes, UNIT, groups, Paper(80))
+    (_, line, *_) = draw(nodes, groups, Paper(80))
     drawn_groups = {span.group: len(span.text) for span in line if span.group is not None}
     rest = sum(len(span.text) for span in line if span.faint)
     assert sum(drawn_groups.values()) + rest == 24

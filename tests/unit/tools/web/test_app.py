@@ -196,11 +196,11 @@ async def test_a_pods_page_says_what_explain_says() -> None:
         }
         placed = (await page.client.get("/api/pod", params={"namespace": "default", "name": "p"})).json()
         assert placed["explanation"]["text"] == (
-            "Pod default/p is on node a: GPU 0 (GPU-a-0), 4096 MiB. No other node would take the pod now."
+            "Pod default/p is on node a: GPU 0 (GPU-a-0), 4 GiB. No other node would take the pod now."
         )
         found = (await page.client.get("/api/pod", params={"namespace": "default", "name": "waits"})).json()
         assert found["explanation"]["state"] == "Pending"
-        assert "its largest GPU has 15 units" in found["explanation"]["nodes"][0]["gpu"]
+        assert "its largest GPU has 15 GiB" in found["explanation"]["nodes"][0]["gpu"]
         assert found["explanation"]["changes"]
         assert [each["reason"] for each in found["events"]] == ["FailedScheduling"]
         page.cluster.refused["/api/v1/namespaces/default/events"] = (403, "Forbidden")
