@@ -1,4 +1,4 @@
-"""Words amounts, and what is wrong with a field: its value, what is valid, which name is meant, where it is."""
+"""Words amounts, and what is wrong with a field: its value, what is valid, and which name is meant."""
 
 import re
 from collections.abc import Iterable, Sequence

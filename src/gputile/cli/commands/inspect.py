@@ -84,6 +84,7 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.terminal import bars, columns, draw
+    from gputile.tools.simulator.label_selector import nearly_selected
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
@@ -121,7 +122,8 @@ def inspect(options: InspectOptions) -> None:
         name, others = first.missing[0], [node.name for node in replace(view, names=()).of(state).nodes]
         fail(f"{_nowhere(name)}{nearest(name, others)}")
     if options.selector and not first.nodes:
-        note(f"no node with GPUs has the labels {options.selector[:80]!r}")
+        hint = nearly_selected(options.selector, state.nodes)
+        note(f"no node with GPUs has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
         watched(first, lambda: view.of(state.again(source)), show, redraw=not data)

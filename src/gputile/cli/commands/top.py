@@ -23,7 +23,6 @@ from gputile.cli.output.streams import Output, fail, note, write, write_data
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.running import Watch, watched
-from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -31,6 +30,16 @@ if TYPE_CHECKING:
     from gputile.tools.web.top_rows import TopAnswer
 
 _LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
+
+
+class TopOrder(StrEnum):
+    """What rows are sorted by; names ascend, all else descends."""
+
+    BOOKED = "booked"
+    USED = "used"
+    COMPUTE = "compute"
+    PODS = "pods"
+    NAME = "name"
 
 
 class TopOf(StrEnum):

@@ -17,7 +17,6 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.fields import MistypedResources
 from gputile.tools.simulator.node_reports import (
-    GpuReport,
     NodeReport,
     Subject,
     asks,
@@ -129,22 +128,6 @@ def _gpus(allocation: Allocation) -> str:
     return "; ".join(parts)
 
 
-class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node, and what it says to the pod: "" where nothing stands against it.
-
-    ``in_tree`` is what kube-scheduler's own rules say, ``gpu`` what the GPUs say. ``lasting`` is whether an empty node
-    would say so, too.
-    """
-
-    name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
-    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
-    lasting: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")]
-    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
-    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
-
-
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
 
@@ -157,25 +140,13 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
     text: Annotated[str, described("The same in sentences.")]
     nodes: Annotated[
-        list[ExplainedNode], described("What each node says, the nearest first; empty where the pod has its place.")
+        list[NodeReport], described("What each node says, the nearest first; empty where the pod has its place.")
     ]
     changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
     """Return an explanation as a record; with ``most_nodes`` only the nodes that come closest."""
-    nodes = [
-        ExplainedNode(
-            name=report.name,
-            in_tree=report.in_tree.text if report.in_tree is not None else "",
-            gpu=report.gpu,
-            lasting=report.unresolvable,
-            unit_mib=report.unit_mib,
-            gpus=report.gpus,
-            fits=report.fits,
-        )
-        for report in explanation.reports[:most_nodes]
-    ]
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -183,7 +154,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
         state=explanation.state,
         node=pod.spec.node_name or None,
         text=" ".join(explanation.text),
-        nodes=nodes,
+        nodes=list(explanation.reports[:most_nodes]),
         changes=list(explanation.changes),
     )
 

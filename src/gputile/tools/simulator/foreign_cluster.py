@@ -49,6 +49,7 @@ from gputile.tools.simulator.described_cluster import usual_mib
 from gputile.tools.simulator.manifests import Note
 from gputile.tools.simulator.names import make_gpu_uuid
 
+ADOPTED: Final = "gputile.io/adopted"  # of nodes whose GPUs others told; it is in memory only
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 # How the plugin may call time-sliced GPUs, and HAMi's amounts of memory and compute.
@@ -104,7 +105,7 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
             continue
         known[node.metadata.name] = facts.inventory
         by_source.setdefault(facts.source, []).append(node.metadata.name)
-        found.nodes.append(with_inventory(node, facts.inventory))
+        found.nodes.append(_marked(with_inventory(node, facts.inventory), facts.source))
     for source, names in by_source.items():
         found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
     if unknown:
@@ -305,6 +306,11 @@ def _renamed(pod: Pod) -> Pod:
 def _annotated(pod: Pod, allocation: Allocation) -> Pod:
     annotations = {**pod.metadata.annotations, ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+
+def _marked(node: Node, source: str) -> Node:
+    annotations = {**node.metadata.annotations, ADOPTED: source}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations))
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:

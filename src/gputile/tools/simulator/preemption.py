@@ -1,4 +1,4 @@
-"""Names the pods that leave for a pod or a gang of higher priority, by the search that chooses victims live.
+"""Names the pods that leave for pods of higher priority, by the search that chooses victims live.
 
 The controller evicts pods and waits until they have gone; here they are gone at once. Pods that are being deleted stay,
 since nobody knows for how long. The same rules hold otherwise: who may be evicted, gangs, PodDisruptionBudgets.

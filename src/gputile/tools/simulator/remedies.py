@@ -62,7 +62,9 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
     if not overlooked(subject.pod, subject.configuration):
         if any(report.fits for report in reports):
             return []
-        open_nodes = [report for report in reports if report.in_tree is None or report.in_tree.lacks_gpus]
+        in_tree = subject.predicates.reasons(subject.pod)
+        lacking = {name for name, why in in_tree.items() if why is None or why.lacks_gpus}
+        open_nodes = [report for report in reports if not report.in_tree or report.name in lacking]
         found = [
             _smaller(subject, request, [report.name for report in open_nodes]),
             _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),

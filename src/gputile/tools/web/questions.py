@@ -75,7 +75,8 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             configured_mib=moment.configuration.unit_mib,
             namespace=moment.namespace,
         )
-        expansion = make_pods(scenario, Intake(Admission(moment.configuration, unsafe=moment.unsafe)))
+        admission = Admission(moment.configuration, unsafe=moment.unsafe)
+        expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
         recognise(scenario, moment.pods, expansion)
     except ManifestError as error:
         return WhatIf(error=str(error))

@@ -19,8 +19,7 @@ from gputile.support.metrics import MetricsRegistry
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.app import PageApp, PageSources
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.guard import Guard
-from gputile.tools.web.login import LoginGuard
+from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
 from gputile.tools.web.state import PageState
 from gputile.tools.web.usage import Made, UsageReader, made_of

@@ -8,7 +8,6 @@ import msgspec
 
 from gputile.api.wording import described, gib_text
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
-from gputile.tools.web.top_order import TopOrder
 
 _NO_USAGE: Final = NodeUsage()
 _UNKNOWN: Final = PodUsage(None)
@@ -73,7 +72,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def top_answer(
-    tiles: Iterable[NodeTile], order: TopOrder, usage: Mapping[str, NodeUsage] = MappingProxyType({})
+    tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
     """Return the rows of these nodes; ``usage`` is what is known of their use, by their names."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
@@ -201,18 +200,18 @@ def _part(row: TopNode | TopGpu) -> float:
     return row.booked_mib / row.total_mib if row.total_mib else 0.0
 
 
-def _key(order: TopOrder, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
+def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
     """Return what rows are sorted by, from what is booked of a row and how many it has; equal ones keep their order."""
     match order:
-        case TopOrder.BOOKED:
+        case "booked":
             return lambda row: -amounts(row)[0]
-        case TopOrder.USED:
+        case "used":
             return lambda row: 0 if row.used_mib is None else -1 - row.used_mib
-        case TopOrder.PODS:
+        case "pods":
             return lambda row: -amounts(row)[1]
-        case TopOrder.COMPUTE:
+        case "compute":
             return lambda row: -row.compute_percent
-        case TopOrder.NAME:
+        case _:
             return lambda _: 0
 
 

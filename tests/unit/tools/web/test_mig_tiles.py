@@ -6,12 +6,11 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod
 from gputile.api.well_known import MIG_PREFIX, WHOLE_GPU
+from gputile.cli.commands.top import TopOrder
 from gputile.tools.web.records import MigCount, MigTile, NodeTile, PageContent
 from gputile.tools.web.state import PageState
-from gputile.tools.web.top_order import TopOrder
 from gputile.tools.web.top_rows import top_answer
-from gputile.tools.web.viewers import Rights
-from gputile.tools.web.visible import visible_nodes
+from gputile.tools.web.viewers import Rights, visible_nodes
 from tests.fakes.corebuilders import gpu_node, pod
 
 pytestmark = pytest.mark.requirement("B7", "G3")

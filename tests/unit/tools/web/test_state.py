@@ -15,9 +15,9 @@ from gputile.api.reasons import ConditionType
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
-from gputile.tools.web.stream import ChangeLog
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
