@@ -19,6 +19,8 @@ RULE: Final = "rule"
 
 _MOST_NAMED: Final = 20  # valid values or fields
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -108,6 +110,35 @@ def broken_label_name(name: str) -> str | None:
     if not _LABEL.fullmatch(name):
         rule = "lower case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123 label)"
         return f"Invalid value: {shown(name)}: must be {rule}"
+    return None
+
+
+def broken_subdomain(name: str) -> str | None:
+    """Return why ``name`` is no DNS subdomain, as names of objects are; None where it is one."""
+    if len(name) > 253:
+        return f"Invalid value: {shown(name)}: must be no more than 253 characters"
+    if not _SUBDOMAIN.fullmatch(name):
+        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
+    return None
+
+
+def broken_qualified_name(name: str) -> str | None:
+    """Return why ``name`` is no key of a label or annotation, or name of a resource; None where it is one."""
+    prefix, slash, last = name.rpartition("/")
+    if slash and (not prefix or broken_subdomain(prefix)):
+        return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
+    if len(last) > 63 or not _QUALIFIED.fullmatch(last):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: a name must be {rule}"
+    return None
+
+
+def broken_label_value(value: str) -> str | None:
+    """Return why ``value`` is no value of a label; None where it is one."""
+    if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
     return None
 
 

@@ -28,7 +28,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import described, shown, unsupported
+from gputile.api.wording import broken_label_value, broken_qualified_name, described, shown, unsupported
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -44,9 +44,7 @@ from gputile.core.devices.inventory import (
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Manifest, Origin
 from gputile.tools.simulator.names import (
-    broken_label_value,
     broken_labels,
-    broken_qualified_name,
     check_name,
     make_gpu_uuid,
     make_uid,

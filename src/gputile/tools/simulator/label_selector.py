@@ -9,8 +9,7 @@ from typing import Final
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement
 from gputile.api.core import Node
-from gputile.api.wording import nearest
-from gputile.tools.simulator.names import broken_label_value, broken_qualified_name
+from gputile.api.wording import broken_label_value, broken_qualified_name, nearest
 
 _WORD: Final = r"[^\s=!,()<>]"
 _REQUIREMENT: Final = re.compile(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
@@ -93,14 +92,6 @@ def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> No
     assert said in explained(state, f"team/{name}", code=code)
 
 
-def test_a_pod_that_fits_now(state: str, tmp_path: Path) -> None:
-    file = tmp_path / "empty.yaml"
-    file.write_text(CLUSTER + pod("fits", 7), encoding="utf-8")
-    text = explained(str(file), "team/fits")
-    assert "It fits 1 of 2 node(s) now: a; kube-scheduler will try it again." in text
-    assert "It would fit if" not in text
-
-
 def test_a_resource_that_is_nearly_right_is_told(tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
     file.write_text(CLUSTER + pod("p", 1).replace("gpu-mem:", "gpu-memm:"), encoding="utf-8")
@@ -185,13 +176,6 @@ def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
     ).stderr
 
 
-@pytest.mark.parametrize("width", [60, 80, 138])
-def test_no_line_is_wider_than_the_terminal(state: str, width: int) -> None:
-    result = run.invoke(app, ["explain", "team/waits", "--cluster", state], env={"COLUMNS": str(width)})
-    assert result.exit_code == 3
-    assert max(map(len, result.stdout.splitlines())) <= width
-
-
 WORKLOAD = """
 apiVersion: apps/v1
 kind: Deployment
@@ -218,9 +202,3 @@ def test_a_pod_of_a_workload(tmp_path: Path, word: str) -> None:
     assert (result.exit_code, "web has 3 pods, of which 3 wait; this is web-" in result.stderr) == (3, True)
     assert "Pod team/web-" in result.stdout
     assert run.invoke(app, ["explain", "sts/web", "-n", "team", "--cluster", str(path)]).exit_code == 2
-
-
-def test_yaml_has_what_json_has(state: str) -> None:
-    words = ("waits", "-n", "team")
-    found = yaml.safe_load(explained(state, *words, "-o", "yaml", code=3))
-    assert found == json.loads(explained(state, *words, "-o", "json", code=3))

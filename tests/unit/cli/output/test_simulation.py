@@ -115,10 +115,6 @@ def test_pods_of_no_workload_with_one_reason_are_named_once(tmp_path: Path, few:
     assert [decision["pod"] for decision in decisions] == [f"worker-{number}" for number in range(7)]
 
 
-def test_pieces_are_workloads_where_there_is_one_namespace(few: list[str]) -> None:
-    assert "A deployment/web" in run.invoke(app, few).stdout
-
-
 def test_wide_has_a_row_for_each_pod_that_has_a_place(few: list[str]) -> None:
     result = run.invoke(app, [*few, "-o", "wide"])
     assert [line.split()[:1] for line in result.stdout.splitlines()[:4]] == [["NAMESPACE"], *[["default"]] * 3]
@@ -162,11 +158,6 @@ def test_copies_are_counted_by_both_policies(few: list[str], tmp_path: Path) -> 
     assert result.exit_code == 0
     assert re.findall(r"^(binpack|spread) +1/1 +2/2 +1$", result.stdout, re.MULTILINE) == ["binpack", "spread"]
     assert "other pods" in result.stdout
-
-
-def test_an_error_is_told_where_nothing_can_be_decided(few: list[str]) -> None:
-    result = run.invoke(app, [*few, "--without-node", "m"])
-    assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_of_many_workloads_the_first_are_listed(tmp_path: Path) -> None:

@@ -92,25 +92,6 @@ def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
     assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
 
 
-def test_less_would_fit_and_one_unit_more_would_not() -> None:
-    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1)]
-    subject, _, changes = explained(pod("new", mem=10), [machine("n1")], pods)
-    assert changes[0] == Remedy("pod default/new asks for no more than 7 GiB (aliyun.com/gpu-mem: 7)", ["n1"])
-    assert subject.request is not None
-
-
-def test_the_fewest_and_smallest_pods_are_named() -> None:
-    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 4, 0), bound("d", "n2", 6, 0)]
-    _, _, changes = explained(pod("new", mem=10), [machine("n1"), machine("n2", gpus=1)], pods)
-    assert changes[1] == Remedy("pod default/d ends, or moves to another node", ["n2"])
-
-
-def test_several_pods_where_one_is_not_enough() -> None:
-    pods = [bound(f"p{i}", "n1", 5, 0) for i in range(3)]
-    _, _, changes = explained(pod("new", mem=12), [machine("n1", gpus=1)], pods)
-    assert changes[0].change == "pods default/p0, default/p1, default/p2 end, or move to other nodes"
-
-
 def test_what_no_node_could_ever_take_needs_another_node() -> None:
     _, reports, changes = explained(pod("new", mem=16), [machine("n1")], [])
     assert reports[0].unresolvable
@@ -119,13 +100,6 @@ def test_what_no_node_could_ever_take_needs_another_node() -> None:
         "a node with one GPU of 16 GiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
         "ack.node.gpu.schedule=share or ack.node.gpu.schedule=mps",
     ]
-
-
-def test_compute_is_the_shortage() -> None:
-    taken = bound("a", "n1", 1, 0, core=60)
-    _, _, changes = explained(pod("new", mem=1, core=50), [machine("n1", "core_mem", 1)], [taken])
-    assert changes[0] == Remedy("pod default/new asks for no more than 40 percent of compute", ["n1"])
-    assert changes[1] == Remedy("pod default/a ends, or moves to another node", ["n1"])
 
 
 def test_whole_gpus() -> None:

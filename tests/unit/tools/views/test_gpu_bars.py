@@ -54,14 +54,6 @@ def test_a_bar_is_as_full_as_the_gpu() -> None:
     ]
 
 
-def test_ascii() -> None:
-    assert drawn([SHARED], Paper(46, ascii_only=True))[1:] == [
-        "n     0 [AABBBB....] 9/15  1 [..........] 0/15",
-        "",
-        "A chat  B search  . free",
-    ]
-
-
 def test_with_colours_pieces_have_their_letter_too() -> None:
     bars = node_bars([SHARED], lambda pod: pod.namespace)
     lines = draw(bars, groups_of(bars), Paper(42, coloured=True))
@@ -104,25 +96,6 @@ def test_no_gpu_at_all() -> None:
     broken = NodeSummary("b", "192.0.2.1", "share", True, UNIT, [], [], "its annotation cannot be read")
     assert drawn([], Paper(60)) == ["No node has GPUs."]
     assert drawn([broken], Paper(60)) == ["No node has GPUs.", "b: its annotation cannot be read"]
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_64_gpus_are_all_drawn(width: int) -> None:
-    lines = drawn([node("n", [gpu(index, 0) for index in range(64)])], Paper(width))
-    assert re.findall(r"(\d+) ░+ 0/15", "\n".join(lines)) == [str(index) for index in range(64)]
-    assert max(map(columns_of, lines)) <= width
-
-
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_names_give_no_orders_and_long_ones_stand_above(ascii_only: bool) -> None:
-    names = ["\x1b[2J\x1b[31mevil", "[red]markup[/red]", "名前空間" * 12, "a" * 253]
-    nodes = [node(name, [gpu(0, 3)], pod("p", name, g0=3)) for name in names]
-    lines = drawn(nodes, Paper(60, ascii_only=ascii_only))
-    assert max(map(columns_of, lines)) <= 60
-    text = "\n".join(lines)
-    assert "\x1b" not in text
-    assert text.count("[red]markup[/red]") == 2
-    assert text.count("3/15") == 4
 
 
 def test_more_groups_than_letters_or_cells() -> None:

@@ -96,17 +96,6 @@ def test_an_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
     assert held() == 0
 
 
-def test_instances_that_are_gone_are_told_while_pods_have_them() -> None:
-    tile = tile_of(split_node(small=0), with_instances("a", "n"))
-    assert tile.instances[0] == MigTile("1g.5gb", 0, 1)
-
-
-def test_a_node_without_instances_is_as_it_was() -> None:
-    tile = tile_of(gpu_node("n", mode="default", sizes=[24576]), with_instances("elsewhere", "other"))
-    assert tile.instances == ()
-    assert b"instances" not in msgspec.json.encode(tile)
-
-
 def test_whoever_may_not_list_the_pods_sees_how_many_instances_are_taken() -> None:
     (tile,) = visible_nodes([tile_of(split_node(), with_instances("a", "n"))], Rights())
     assert tile.pods[0].instances == (MigCount("1g.5gb", 1),)
