@@ -100,7 +100,7 @@ version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: changes/ into 
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
 	@$(BIN)/python -m docs.generator
-	@set -o pipefail; NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict 2>&1 | { grep -v "^INFO" || true; }
+	@$(BIN)/python -m zensical build --clean --strict
 	@echo "docs: .cache/site/index.html"
 
 picture: $(STAMP) ## draw the picture of the page in docs/pictures anew, in a real browser

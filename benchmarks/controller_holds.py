@@ -38,10 +38,9 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.rounds import Planners, Rounds
-from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
@@ -261,9 +260,9 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     bench.planner = GangPlanner(configuration, bench.new_plan)
     await bench.view.node_event(Replaced(bench.nodes))
     await bench.view.pod_event(Replaced(bench.pods))
-    waiting = WaitingPods(configuration, "gputile")
     planner = NodeRequestPlanner(configuration, bench.planner, bench.new_plan)
-    planners = Planners(None, (planner, waiting, NodeRequester(planner, _Server(), waiting)))
+    requester = NodeRequester(planner.placeholders, _Server(), lambda: bench.view.waiting.placeholders)
+    planners = Planners(None, (planner, requester))
     rounds = Rounds(bench.view, UpdateQueue(), planners, lambda: True, lambda: NOW)
 
     async def ask() -> None:
@@ -272,7 +271,7 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
         assert requests.events
 
     with meter.watching():
-        await _begun(lambda: waiting.pod_event(Replaced([_refused(n) for n in range(WAITING)])))
+        await _begun(lambda: bench.view.pod_event(Replaced([*bench.pods, *map(_refused, range(WAITING))])))
         await _begun(ask)
 
 

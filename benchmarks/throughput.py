@@ -16,9 +16,9 @@ from pathlib import Path
 from tests.e2e.extender import pod_body, write_cluster
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
-from tests.localcluster.idle_extender import extender_url, start_idle_extender
 from tests.localcluster.processes import Process
 
+from benchmarks.idle_extender import extender_url, start_idle_extender
 from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 

@@ -21,6 +21,7 @@ settings.load_profile("test")  # another one by --hypothesis-profile
 pytest_plugins = ("pytester",)
 SEED = "--hypothesis-seed"
 REQUIREMENT = "--requirement"
+HANGS_S = 300.0  # what has not come true by then never does, however busy the machine is
 
 
 def examples(count: int) -> int:

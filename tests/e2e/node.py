@@ -9,15 +9,15 @@ from typing import Any
 
 import grpc
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
-from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from tests.fakes.grpcservices import Stub
 from tests.localcluster.binaries import skip_or_fail
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gomodule import ComponentMissing
@@ -57,6 +57,25 @@ class ServedNode:
         """Return what the node object says is allocatable."""
         found: dict[str, str] = self.node.object()["status"]["allocatable"]
         return found
+
+    def wait_offered(self, wanted: Mapping[str, int]) -> None:
+        """Wait until the node object has so much of these resources, and 0 of those of other modes."""
+        everything = dict.fromkeys(MODE_RESOURCES, "0") | {name: str(amount) for name, amount in wanted.items()}
+        found: dict[str, str] = {}
+
+        def offered() -> bool:
+            allocatable = self.allocatable()
+            found.update({name: allocatable.get(name, "missing") for name in everything})
+            return found == everything
+
+        try:
+            self.plane.wait(offered, "the node to offer it", interval=0.2)
+        except TimeoutError as error:
+            raise AssertionError(f"the node offers {found}, not {everything}") from error
+
+    def condition(self, kind: str) -> dict[str, str]:
+        """Return a condition of the node, {} where there is none."""
+        return next((each for each in self.node.object()["status"]["conditions"] if each["type"] == kind), {})
 
     def label(self, labels: Mapping[str, str | None]) -> None:
         self.plane.nodes.label(self.node.name, labels)
@@ -106,15 +125,14 @@ class ServedNode:
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
-        inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
-        uuid_of = {gpu.index: gpu.uuid for gpu in inventory.gpus}
+        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
+            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
                 ids = [each for devices in container.devices for each in devices.device_ids]
-                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_gpu(ids)}
+                found[pod.namespace, pod.name, container.name] = set(by_gpu(ids))
         return found
 
     def disagreements(self, *namespaces: str, forgetful: bool = False) -> list[str]:
@@ -239,6 +257,16 @@ def probe_pod(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, An
 def probe_pod_of(name: str, containers: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
     """Return a pod of these containers."""
     return pod_body(name, {}, **{**ON_NODE, "containers": list(containers), **spec})
+
+
+def runnable_here(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod, or what makes pods, with the image and the command that the tests' node has."""
+    spec = body["spec"]["template"]["spec"] if "template" in body["spec"] else body["spec"]
+    spec |= ON_NODE
+    for container in spec["containers"]:
+        container |= {"image": PROBE_IMAGE, "command": list(SHOW)}
+        container.pop("workingDir", None)
+    return body
 
 
 def random_probe_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from gputile.api.core import Node
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory, resources_for_mode
-from gputile.node.agent.cluster.published import Wanted, node_labels, node_patch
 from gputile.node.agent.device_lists import free_units
 from gputile.node.agent.node_config import EffectiveMode
-from gputile.node.agent.node_resources import decide_mode, mps_condition
+from gputile.node.agent.node_resources import decide_mode
+from gputile.node.agent.node_status import Wanted, mps_condition, node_labels, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
 LOOK_EVERY_S = 0.1

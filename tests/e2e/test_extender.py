@@ -18,7 +18,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPUSHARE_INDEX,
     TOPOLOGY_GPU,
-    WHOLE_GPU,
 )
 from gputile.controlplane.extender.pod_api import ApiServerPodApi
 from gputile.core.scheduling.placement_engine import Decision
@@ -46,7 +45,7 @@ from tests.localcluster.gputile import (
 )
 from tests.walk.documents import document_yaml
 
-pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M1", "M9", "C2", "T2", "T3", "B1", "B9", "V2")
+pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M9", "T2", "T3", "B1", "B9")
 
 CLUSTER = """
 gpuMemoryUnit: 128MiB
@@ -54,8 +53,6 @@ nodes:
 - {name: t4, address: 192.0.2.109, mode: share, gpus: {count: 4, model: Tesla T4, memory: 15GiB}, taints: []}
 - {name: spread, mode: cgpu, placement: spread, gpus: {count: 4, model: NVIDIA A10, memory: 15GiB}, taints: []}
 - {name: core, mode: core_mem, gpus: {count: 1, model: NVIDIA A10, memory: 15GiB}, taints: []}
-- {name: v100, gpus: {count: 4, model: Tesla V100-SXM2-32GB, memory: 32510MiB}, taints: []}
-- {name: k80, gpus: {count: 5, model: Tesla K80, memory: 11441MiB}, taints: []}
 - {name: nvlink, mode: topology, gpus: {count: 8, model: NVIDIA A100, memory: 80GiB, bandwidth: nvlink}, taints: []}
 """
 
@@ -106,13 +103,6 @@ def test_the_statefulset_of_the_documents_fills_one_gpu_before_the_next(cluster:
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "16"
     assert annotations["ALIYUN_COM_GPU_MEM_DEV"] == "120"
     assert_nothing_over_allocated(cluster)
-
-
-@pytest.mark.requirement("M9")
-def test_spread_uses_the_less_used_gpu(cluster: ControlPlane, namespace: str) -> None:
-    create(cluster, namespace, *(pod_body(f"s{i}", {GPU_MEMORY: 8}, nodeSelector=on("spread")) for i in range(8)))
-    wait_bound(cluster, namespace, 8)
-    assert sorted(gpu for pod in pods_in(cluster, namespace) for gpu in gpus_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: str) -> None:
@@ -166,21 +156,6 @@ def test_the_seventeenth_pod_of_an_isolated_gpu_waits(cluster: ControlPlane, nam
     cluster.wait(lambda: reason in why_pending(cluster, namespace, waiting), reason)
 
 
-@pytest.mark.requirement("C2")
-def test_the_jobs_of_the_documents_choose_and_avoid_a_model(cluster: ControlPlane, namespace: str) -> None:
-    """nodeSelector on a model places only there, NotIn never there. Both Jobs unmodified but for their name."""
-    wanted, avoided = [yaml.safe_load(text) for text in document_yaml("003") if "kind: Job" in text]
-    avoided["metadata"]["name"] = "avoiding"
-    for job in (wanted, avoided):
-        cluster.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump(job))
-    wait_bound(cluster, namespace, 2)
-    nodes = bound(pods_in(cluster, namespace))
-    assert {name.rpartition("-")[0]: node for name, node in nodes.items()} == {
-        "tensorflow-mnist": "v100",
-        "avoiding": "k80",
-    }
-
-
 @pytest.mark.requirement("T2", "T3")
 def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: ControlPlane, namespace: str) -> None:
     create(
@@ -192,18 +167,6 @@ def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: Control
     wait_bound(cluster, namespace, 1)
     assert bound(pods_in(cluster, namespace)) == {"four": "nvlink"}
     assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
-
-
-@pytest.mark.requirement("L3")
-def test_containers_of_one_pod_get_distinct_whole_gpus(cluster: ControlPlane, namespace: str) -> None:
-    """Two containers with 2 and 3 get five distinct GPUs of one node."""
-    body = pod_body("five", {WHOLE_GPU: 2})
-    second = json.loads(json.dumps(body["spec"]["containers"][0]))
-    body["spec"]["containers"].append(second | {"name": "second", "resources": {"limits": {WHOLE_GPU: "3"}}})
-    create(cluster, namespace, body)
-    wait_bound(cluster, namespace, 1)
-    assert bound(pods_in(cluster, namespace)) == {"five": "k80"}
-    assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.requirement("M10", "M8")
@@ -235,38 +198,6 @@ def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster
     assert [share["mib"] for share in json.loads(made["metadata"]["annotations"][ALLOCATION_ANNOTATION])["cards"]] == [
         4096
     ]
-
-
-@pytest.mark.requirement("V2", "V3")
-def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    """kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
-    create(cluster, namespace, pod_body("shown", {GPU_MEMORY: 15}, nodeSelector=on("t4")))
-    wait_bound(cluster, namespace, 1)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "kubectl").symlink_to(cluster.programs["kubectl"])
-    environment = {
-        "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "KUBECONFIG": str(cluster.kubeconfig()),
-        "HOME": str(tmp_path),
-    }
-    table = subprocess.run(
-        [programs / "kubectl", "inspect", "cgpu"], env=environment, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert table[0].endswith("GPU Memory(128MiB)")
-    assert [line.split() for line in table if line.startswith("t4 ")] == [
-        ["t4", "192.0.2.109", "15/120", "0/120", "0/120", "0/120", "15/480"]
-    ]
-    assert table[table.index("Allocated/Total GPU Memory In Cluster:") + 1] == "15/1080 (1%)"
-    details = subprocess.run(
-        [programs / "kubectl", "inspect", "cgpu", "-d", "t4"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert ["shown", namespace, "15", "0", "0", "0"] in [line.split() for line in details.splitlines()]
-    assert "Allocated : 15 (3%)" in details
 
 
 def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
@@ -329,44 +260,3 @@ def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:
         extender.stop()
         assert extender.exit_code == 0
         assert "extender stops" in extender.log_text()
-
-
-def test_a_pod_with_higher_priority_gets_a_gpu_by_preemption(cluster: ControlPlane, namespace: str) -> None:
-    """The preempt verb: kube-scheduler sees that the node is short of units, gputile which pods are on one GPU."""
-    cluster.kubectl(
-        "apply",
-        "-f",
-        "-",
-        input=yaml.safe_dump(
-            {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": "urgent"},
-                "value": 1000,
-            }
-        ),
-    )
-    low = [
-        pod_body(f"low{i}", {GPU_MEMORY: 60}, nodeSelector=on("spread"), terminationGracePeriodSeconds=0)
-        for i in range(8)
-    ]
-    create(cluster, namespace, *low)
-    wait_bound(cluster, namespace, 8)  # each GPU holds two
-    before = {pod["metadata"]["name"]: gpus_of(pod) for pod in pods_in(cluster, namespace)}
-    create(
-        cluster, namespace, pod_body("high", {GPU_MEMORY: 120}, nodeSelector=on("spread"), priorityClassName="urgent")
-    )
-
-    def preempted() -> bool:
-        for pod in pods_in(cluster, namespace):  # there is no kubelet that would end the victims
-            if pod["metadata"].get("deletionTimestamp"):
-                cluster.nodes.delete_pod_now(namespace, pod["metadata"]["name"])
-        return "high" in bound(pods_in(cluster, namespace))
-
-    cluster.wait(preempted, "the urgent pod to be bound")
-    left = {pod["metadata"]["name"] for pod in pods_in(cluster, namespace)} - {"high"}
-    gone = [before[name] for name in before.keys() - left]
-    # kube-scheduler proposes two victims by the node's units, which may be on two GPUs: then one more has to leave.
-    assert len(gone) in (2, 3)
-    assert any(gone.count(gpus) == 2 for gpus in gone), "a whole GPU was freed"
-    assert_nothing_over_allocated(cluster)

@@ -1,8 +1,6 @@
 """Gangs on a real control plane: whole or not at all, whatever dies in the middle."""
 
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from tests.e2e.extender import (
     write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender, write_configuration
+from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
@@ -136,50 +134,6 @@ def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
     ]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: plane.nodes.set_pod_phase(namespace, name, "Succeeded"), ended))
-
-
-@pytest.mark.requirement("B4", "M13")
-def test_what_if_knows_the_pod_groups_of_the_cluster(
-    control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
-) -> None:
-    """gputile simulate --from-cluster, by who may list them and by who may not."""
-    plane = control_plane
-    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
-    bodies = [pod_body(f"m-{i}", {GPU_MEMORY: HALF}, labels={POD_GROUP_LABEL: "wide"}) for i in range(9)]
-    for body in bodies:
-        body["metadata"]["namespace"] = namespace
-    (tmp_path / "gang.yaml").write_text(yaml.safe_dump_all(bodies), encoding="utf-8")
-    write_configuration(tmp_path / "settings.yaml", SETTINGS)
-
-    def simulate(user: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).with_name("gputile")), "simulate", "--from-cluster"]
-        options = [f"--filename={tmp_path / 'gang.yaml'}", f"--config={tmp_path / 'settings.yaml'}"]
-        access = f"--kubeconfig={plane.kubeconfig(user)}"
-        return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
-
-    rules = "limitranges,resourcequotas"
-    may_list = f"--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io,{rules}"
-    plane.kubectl("create", "clusterrole", "looker", "--verb=list,get,create,patch", may_list)
-    plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
-    try:
-        plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")
-        for user in ("admin", "looker"):
-            done = simulate(user)
-            assert (done.returncode, done.stderr) == (3, ""), "there is no such kind, and nobody misses it"
-            assert f"gang wide: PodGroup {namespace}/wide is in none of the files" in done.stdout
-        plane.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
-        plane.wait(lambda: _has_pod_groups(plane), "the kind to be served")
-        _create_pod_group(plane, namespace, "wide", 9)
-        done = simulate("admin")
-        assert (done.returncode, done.stderr) == (3, "")
-        assert "gang wide: 9 pods that start together wait: there is room for 8" in done.stdout
-        done = simulate("looker")
-        assert done.returncode == 3
-        assert "note: the cluster's PodGroups are not known (GET " in done.stderr
-        assert 'grant verb "list" on resource "podgroups"' in done.stderr
-    finally:
-        plane.kubectl("delete", "clusterrolebinding,clusterrole", "looker")
-        plane.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--ignore-not-found")
 
 
 @pytest.fixture(scope="module")

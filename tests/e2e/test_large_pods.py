@@ -8,11 +8,11 @@ from copy import deepcopy
 
 import pytest
 
+from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, annotated, environment
 from tests.localcluster.admission import AGENT, Json, RunningWebhook, installed, pod, refusal, verdict
 from tests.localcluster.client import MERGE_PATCH, Api
 from tests.localcluster.controlplane import ControlPlane
 
-MEM = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
 PODS = "/api/v1/namespaces/{}/pods"
 
@@ -25,16 +25,8 @@ def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
         yield running
 
 
-def environment(name: str) -> Json:
-    return {"env": [{"name": name, "value": "all"}]}
-
-
 def mounted(path: str) -> Json:
     return {"volumeMounts": [{"name": "mine", "mountPath": path}]}
-
-
-def annotated(key: str) -> Json:
-    return {"annotations": {key: "x"}}
 
 
 MINE = [{"name": "mine", "emptyDir": {}}]
@@ -45,25 +37,13 @@ BODIES: tuple[tuple[str, Json], ...] = (
     ("", pod("p", container={"securityContext": {"privileged": True}}, hostPID=True)),
     ("", pod("p", container=mounted("/etc"), volumes=MINE)),
     ("", pod("p", container={"terminationMessagePath": "/etc/ld.so.preload"})),
-    ("", pod("p", meta=annotated("gputile.io/gpu-weight"))),
+    ("", pod("p", meta=annotated(**{"gputile.io/gpu-weight": "x"}))),
     ("", pod("p", volumes=[{"name": "v", "hostPath": {"path": "/sys"}}])),
-    ("environment", pod("p", container=environment("NVIDIA_VISIBLE_DEVICES"))),
-    ("environment", pod("p", initContainers=[{"name": "i", "image": "x", **environment("GPUTILE_LIMITS")}])),
-    ("host-path", pod("p", volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}])),
-    ("host-path", pod("p", {MEM: 1}, volumes=[{"name": "v", "hostPath": {"path": "/sys"}}])),
-    ("mount", pod("p", container=mounted("/var/run/nvidia-container-devices/0"), volumes=MINE)),
-    ("mount", pod("p", {MEM: 1}, container=mounted("/etc"), volumes=MINE)),
-    ("mount", pod("p", {MEM: 1}, container={"terminationMessagePath": "/etc/ld.so.preload"})),
-    ("device-annotation", pod("p", meta=annotated("cdi.k8s.io/gpu"))),
-    ("device-annotation", pod("p", meta=annotated("nvidia.cdi.k8s.io/container.main"))),
-    ("forged-allocation", pod("p", meta=annotated("ALIYUN_COM_GPU_MEM_IDX"))),
-    ("forged-allocation", pod("p", meta=annotated("gputile.io/allocation"))),
-    ("privileged", pod("p", {MEM: 1}, container={"securityContext": {"privileged": True}})),
-    ("privileged", pod("p", {MEM: 1}, container={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})),
-    ("host-namespace", pod("p", {MEM: 1}, hostPID=True)),
-    ("node-name", pod("p", {"nvidia.com/mig-1g.10gb": 1}, nodeName="somewhere")),
+    ("device-annotation", pod("p", meta=annotated(**{"cdi.k8s.io/gpu": "x"}))),
+    ("device-annotation", pod("p", meta=annotated(**{"nvidia.cdi.k8s.io/container.main": "x"}))),
+    *((rule, body) for body, rule in FIRST_OF_EACH),
     ("gpu-amount", pod("p", {MEM: "0.5"})),
-    ("gpu-share", pod("p", {MEM: 1}, meta=annotated("gputile.io/gpu-weight"))),
+    ("gpu-share", pod("p", {MEM: 1}, meta=annotated(**{"gputile.io/gpu-weight": "x"}))),
 )
 
 

@@ -1,6 +1,10 @@
 """The agent on a real kubelet, containerd and runc: the right GPU, its rights, what the node says."""
 
+import errno
 import json
+import os
+import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT,
@@ -19,7 +24,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.cluster.published import DRIVER_PROBLEM, GPU_PROBLEM
+from gputile.node.agent.files.node_mounts import PLACE_BYTES
 from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.isolation.library import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
@@ -33,10 +38,15 @@ from tests.e2e.node import (
     probe_container,
     probe_pod,
     probe_pod_of,
+    runs,
 )
 from tests.fakes import gpushare_client
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.images import PROBE_IMAGE
+from tests.localcluster.images import LEAVE, PROBE_IMAGE
+from tests.localcluster.nosuid import MIB
+
+NOBODY = 65534
+WHO = Path("/usr/bin/id")
 
 pytestmark = pytest.mark.requirement("B1", "V1", "C1")
 
@@ -44,7 +54,7 @@ pytestmark = pytest.mark.requirement("B1", "V1", "C1")
 @pytest.fixture(scope="module")
 def shared(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """A node with eight GPUs of 80 GiB, in mode cgpu."""
-    with gpu_node(control_plane, node_programs, "worker", {MODE_LABEL: "cgpu"}) as here:
+    with gpu_node(control_plane, node_programs, "worker", {MODE_LABEL: "cgpu"}, places=64) as here:
         here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its GPUs")
         yield here
 
@@ -121,7 +131,7 @@ def test_the_agent_has_the_rights_of_its_example_and_no_others(shared: GpuNode, 
     written = {entry["manager"] for entry in node["metadata"]["managedFields"] if entry.get("subresource") == "status"}
     assert len(written) >= 2, "the kubelet and the agent have both written the status"
     kinds = {condition["type"] for condition in node["status"]["conditions"]}
-    assert {"Ready", "MemoryPressure", DRIVER_PROBLEM, GPU_PROBLEM} <= kinds
+    assert {"Ready", "MemoryPressure", ConditionType.DRIVER_PROBLEM, ConditionType.CARD_PROBLEM} <= kinds
     for verb, resource, allowed in RIGHTS:
         assert can(shared, verb, resource) is allowed, f"{verb} {resource}"
 
@@ -266,6 +276,88 @@ def registered(here: GpuNode, resource: str) -> bool:
     """Return whether the kubelet has written down devices of a resource."""
     path = here.node.device_plugins / "kubelet_internal_checkpoint"
     return path.exists() and bool(json.loads(path.read_text())["Data"]["RegisteredDevices"].get(resource))
+
+
+def hostile(name: str) -> dict[str, object]:
+    """Return a pod that does to what it can write on its node what root in a container can."""
+    pod = probe_pod(name, {GPU_MEMORY: 2})
+    pod["spec"]["containers"][0]["command"] = list(LEAVE)
+    return pod
+
+
+def as_nobody(path: Path) -> str:
+    """Run what a file holds as a user without rights who has it open, as by a way past the directories' modes."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", f"/proc/self/fd/{fd}", "-u"]
+        return subprocess.run(line, pass_fds=(fd,), capture_output=True, text=True, check=False).stdout.strip()
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.requirement("M4", "G5")
+def test_root_in_a_container_leaves_nothing_on_the_node(shared: GpuNode, namespace: str, tmp_path: Path) -> None:
+    """No program that runs as root for others, no way to others' files and sockets, no disk filled."""
+    before = shutil.disk_usage(shared.node.directory).used
+    shared.create(namespace, hostile("hostile"))
+    (pod,) = shared.wait_running(1, namespace)
+    said = shared.said(pod, "main")
+    assert "PROBE_CHMOD" not in said
+    name = f"{pod['metadata']['uid']}-main"
+    usage, allocation = shared.node.usage / USAGE / name, shared.node.directory / "state" / "allocations" / name
+    # What it adds to the file ends at the file's own file system.
+    assert said["PROBE_ENDED"] == os.strerror(errno.ENOSPC)
+    assert usage.stat().st_size <= PLACE_BYTES
+    assert int(said["PROBE_ATTRIBUTES"]) < 8 << 10
+    # What is below is real: the same program, setuid where that counts, does run as root.
+    proof = shared.node.directory / "proof"
+    proof.write_bytes(WHO.read_bytes())
+    proof.chmod(0o4755)
+    assert as_nobody(proof) == "0"
+    usage.write_bytes(WHO.read_bytes())  # as root of the container could
+    assert usage.stat().st_mode & stat.S_ISUID
+    assert as_nobody(usage) in ("", str(NOBODY))  # mounted noexec, or nosuid alone
+    assert shutil.disk_usage(shared.node.directory).used - before < MIB << 20
+    for path in (usage, allocation / "time.sock", allocation / "limits"):
+        shared.plane.wait(path.exists, f"{path.name} to be there")
+        reached = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "test", "-e", str(path)]
+        assert subprocess.run(reached, check=False).returncode == 1, f"{path} can be reached by others"
+    # Its neighbours start all the same.
+    shared.create(namespace, probe_pod("neighbour", {GPU_MEMORY: 2}))
+    shared.wait_running(2, namespace)
+
+
+@pytest.mark.requirement("M4")
+@pytest.mark.parametrize("user", [{"runAsUser": 1000, "runAsNonRoot": True}, {}])
+def test_any_user_of_a_container_has_what_is_its_own(shared: GpuNode, namespace: str, user: dict[str, object]) -> None:
+    """The directories that are closed on the node are not on the container's way; an image without /etc will do."""
+    shared.create(namespace, probe_pod("any", {GPU_MEMORY: 2}, securityContext=user))
+    (pod,) = shared.wait_running(1, namespace)
+    assert '"mib":2048' in shared.said(pod, "main")["PROBE_LIMITS"]
+
+
+@pytest.mark.requirement("M4")
+def test_a_container_that_would_not_be_isolated_does_not_start(shared: GpuNode, namespace: str) -> None:
+    """Its library was taken away, and cannot be put back for a while; then it can."""
+    library = shared.node.directory / "state" / "library"
+    shared.create(namespace, probe_pod("first", {GPU_MEMORY: 2}))
+    shared.wait_running(1, namespace)
+    shutil.rmtree(library)
+    library.write_text("in the way")
+    try:
+        shared.create(namespace, probe_pod("second", {GPU_MEMORY: 2}))
+        shared.plane.wait(lambda: "does not start" in events(shared, namespace), "the event that says why")
+        assert not any(runs(pod) for pod in shared.pods(namespace) if pod["metadata"]["name"] == "second")
+    finally:
+        library.unlink()
+    shared.wait_running(2, namespace)
+    (version,) = library.iterdir()
+    assert all(path.is_file() for path in version.iterdir())
+
+
+def events(here: GpuNode, namespace: str) -> str:
+    found = here.plane.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+    return json.dumps([event.get("message", "") for event in found])
 
 
 @pytest.mark.requirement("B6")

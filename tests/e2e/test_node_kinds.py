@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
-from gputile.node.agent.node_resources import MPS_PROBLEM
-from tests.e2e.extender import assert_nothing_over_allocated
+from tests.e2e.extender import assert_nothing_over_allocated, why_pending
 from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processes import daemons
@@ -18,21 +18,6 @@ from tests.localcluster.processes import daemons
 pytestmark = pytest.mark.requirement("C1", "G3", "L2", "M7")
 
 MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
-
-
-def wait_offered(here: GpuNode, **wanted: int) -> None:
-    """Wait until the node object says that so much of a resource is allocatable."""
-    amounts = {name: str(amount) for name, amount in wanted.items()}
-
-    def offered() -> bool:
-        allocatable = here.allocatable()
-        return {name: allocatable.get(name) for name in wanted} == amounts
-
-    here.plane.wait(offered, f"the node to offer {wanted}", interval=0.2)
-
-
-def condition(here: GpuNode, kind: str) -> dict[str, str]:
-    return next((c for c in here.node.object()["status"]["conditions"] if c["type"] == kind), {})
 
 
 @pytest.fixture
@@ -45,7 +30,7 @@ def mixed(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
 @pytest.mark.requirement("U1", "C1")
 def test_each_of_unlike_gpus_counts_by_its_own_size(mixed: GpuNode, namespace: str) -> None:
     """14 units of a T4, 15 of a V100; what only the larger GPUs can hold goes there, labels do not lie."""
-    wait_offered(mixed, **{GPU_MEMORY: 14 + 14 + 15 + 15})
+    mixed.wait_offered({GPU_MEMORY: 14 + 14 + 15 + 15})
     mixed.create(namespace, probe_pod("large-1", {GPU_MEMORY: 15}), probe_pod("large-2", {GPU_MEMORY: 15}))
     mixed.wait_running(2, namespace)
     mixed.create(namespace, probe_pod("small-1", {GPU_MEMORY: 14}), probe_pod("small-2", {GPU_MEMORY: 14}))
@@ -70,7 +55,7 @@ def split(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
 @pytest.mark.requirement("G3")
 def test_mig_instances_and_the_whole_gpu_beside_them(split: GpuNode, namespace: str) -> None:
     """Each instance once, under NVIDIA's name, and no container sees another's."""
-    wait_offered(split, **{MIG_1G: 2, MIG_2G: 1, WHOLE_GPU: 1})
+    split.wait_offered({MIG_1G: 2, MIG_2G: 1, WHOLE_GPU: 1})
     bodies = [probe_pod(f"small-{i}", {MIG_1G: 1}) for i in range(2)]
     split.create(namespace, *bodies, probe_pod("two", {MIG_2G: 1}), probe_pod("whole", {WHOLE_GPU: 1}))
     pods = {pod["metadata"]["name"]: pod for pod in split.wait_running(4, namespace)}
@@ -82,16 +67,35 @@ def test_mig_instances_and_the_whole_gpu_beside_them(split: GpuNode, namespace: 
     assert seen["whole"] == whole.uuid
 
 
-@pytest.mark.requirement("G3")
-def test_replicas_of_whole_gpus(control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str) -> None:
-    """Time-slicing gives each GPU three times, to different pods first on different GPUs."""
+@pytest.mark.requirement("G3", "G5")
+def test_replicas_of_whole_gpus_are_for_one_trust_group(
+    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
+) -> None:
+    """Time-slicing gives each GPU three times, to different pods first on different GPUs.
+
+    The extender refuses a stranger, as the node would, so a Deployment of one makes one pod, and none that fails.
+    """
     labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
-    with gpu_node(control_plane, node_programs, "sliced", labels, {"trust": {"by": "cluster"}}, kind="t4") as here:
-        wait_offered(here, **{WHOLE_GPU: 12})
-        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(12)))
-        pods = here.wait_running(12, namespace)
-        seen = [here.said(pod, "main")[VISIBLE] for pod in pods]
+    other = control_plane.create_namespace(f"{namespace}-o")
+    with gpu_node(control_plane, node_programs, "sliced", labels, kind="t4") as here:
+        here.wait_offered({WHOLE_GPU: 12})
+        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(4)))
+        here.wait_running(4, namespace)
+        template = {"metadata": {"labels": {"app": "stranger"}}, "spec": probe_pod("x", {WHOLE_GPU: 1})["spec"]}
+        spec = {"replicas": 1, "selector": {"matchLabels": {"app": "stranger"}}, "template": template}
+        body = {"metadata": {"name": "stranger"}, "spec": spec}
+        control_plane.api.post(f"/apis/apps/v1/namespaces/{other}/deployments", body)
+        control_plane.wait(lambda: len(here.pods(other)) == 1, "the pod of the Deployment")
+        name = here.pods(other)[0]["metadata"]["name"]
+        told = "another trust group, and time-slicing does not isolate memory"
+        control_plane.wait(lambda: told in why_pending(control_plane, other, name), "the reason")
+        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(4, 12)))
+        seen = [here.said(pod, "main")[VISIBLE] for pod in here.wait_running(12, namespace)]
         assert {uuid: seen.count(uuid) for uuid in seen} == {gpu.uuid: 3 for gpu in here.agent.machine.gpus}
+        (pod,) = here.pods(other)
+        assert (pod["metadata"]["name"], pod["status"]["phase"]) == (name, "Pending")
+        control_plane.api.delete(f"/apis/apps/v1/namespaces/{other}/deployments/stranger")
+    control_plane.api.delete(f"/api/v1/namespaces/{other}")
 
 
 @pytest.mark.requirement("B1", "L2")
@@ -108,7 +112,7 @@ def test_the_runtime_gives_the_booked_gpu_by_cdi(
         directory = here.node.directory / "cdi"
         (directory / "nvidia.json").write_text(json.dumps(spec))
         here.agent.kill_agent()  # it reads what is there when it starts
-        wait_offered(here, **{GPU_MEMORY: 56})
+        here.wait_offered({GPU_MEMORY: 56})
         here.plane.wait(lambda: len(here.agent.pids()) == 2 and here.agent.is_ready(), "the next agent")
         here.create(namespace, *(probe_pod(f"p{i}", {GPU_MEMORY: 9}) for i in range(4)))
         here.wait_running(4, namespace)
@@ -125,13 +129,13 @@ def test_mps_through_daemons_that_outlive_the_agent(
 ) -> None:
     """No daemon, no memory and a condition; with it each client has its pipe and its limit."""
     with gpu_node(control_plane, node_programs, "mps", {MODE_LABEL: "mps"}, kind="t4") as here:
-        wait_offered(here, **{GPU_MEMORY: 0})
-        here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition")
-        assert "is not installed" in condition(here, MPS_PROBLEM)["message"]
+        here.wait_offered({GPU_MEMORY: 0})
+        here.plane.wait(lambda: here.condition(ConditionType.MPS_PROBLEM).get("status") == "True", "the condition")
+        assert "is not installed" in here.condition(ConditionType.MPS_PROBLEM)["message"]
         program = here.agent.programs / "nvidia-cuda-mps-control"
         program.write_text('#!/bin/sh\ntouch "$CUDA_MPS_PIPE_DIRECTORY/control"\nexec sleep 3600\n')
         program.chmod(0o755)
-        wait_offered(here, **{GPU_MEMORY: 56})
+        here.wait_offered({GPU_MEMORY: 56})
         here.create(namespace, probe_pod("client", {GPU_MEMORY: 4}))
         (pod,) = here.wait_running(1, namespace)
         here.wait_agreement(namespace)
@@ -147,7 +151,4 @@ def test_mps_through_daemons_that_outlive_the_agent(
         here.wait_running(2, namespace)
         assert daemons(state) == before
         os.kill(before[0], signal.SIGKILL)
-        here.plane.wait(
-            lambda: len(daemons(state)) == 4 and daemons(state) != before,
-            "another daemon",
-        )
+        here.plane.wait(lambda: len(daemons(state)) == 4 and daemons(state) != before, "another daemon")

@@ -1,29 +1,40 @@
-"""Modes and memory units change on a real kubelet, and the real node object says so."""
+"""Modes and memory units change on a real kubelet, as the documents show it: node object, pods and tables say so."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_MEMORY,
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
 from gputile.core.devices.allocation import decode_allocation
-from gputile.node.agent.node_config import MODE_RESOURCES
-from gputile.node.agent.node_resources import MODE_PENDING
 from tests.e2e.extender import assert_nothing_over_allocated
-from tests.e2e.node import GpuNode, gpu_node, probe_pod
+from tests.e2e.node import GpuNode, gpu_node, probe_pod, runnable_here
 from tests.localcluster.controlplane import ControlPlane
+from tests.walk.documents import document_yaml
 
-pytestmark = pytest.mark.requirement("M2", "M3", "M11", "M12", "U5", "U6")
+pytestmark = pytest.mark.requirement("U1", "U3", "M1", "M2", "M3", "M11", "M12", "U5", "U6", "V1")
 
-# What four T4 of 15109 MiB offer in each mode; 0 of everything else.
-OFFERED: dict[str | None, dict[str, str]] = {
-    None: {WHOLE_GPU: "4"},
-    "default": {WHOLE_GPU: "4"},
-    "cgpu": {GPU_MEMORY: "56"},
-    "core_mem": {GPU_MEMORY: "56", GPU_CORE: "400"},
-    "share": {GPU_MEMORY: "56"},
-    "topology": {TOPOLOGY_GPU: "4"},
+# What the node of document 003 offers in each mode, four GPUs of 15 GiB; 0 of everything else.
+OFFERED: dict[str | None, dict[str, int]] = {
+    None: {WHOLE_GPU: 4},
+    "default": {WHOLE_GPU: 4},
+    "cgpu": {GPU_MEMORY: 60},
+    "core_mem": {GPU_MEMORY: 60, GPU_CORE: 400},
+    "share": {GPU_MEMORY: 60},
+    "topology": {TOPOLOGY_GPU: 4},
     "mps": {},  # there is no MPS control daemon here
 }
 # Each of these offers other resources and is followed by each other once; the two others offer what share does.
@@ -31,23 +42,10 @@ MODES = ("default", "core_mem", "share", "topology")
 
 
 @pytest.fixture(scope="module")
-def labelled(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
-    """A node with four T4, without a label."""
-    with gpu_node(control_plane, node_programs, "labelled", {}, kind="t4") as here:
+def four(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """Four GPUs of 15 GiB, without a label."""
+    with gpu_node(control_plane, node_programs, "four", {}, kind="fifteen") as here:
         yield here
-
-
-def offered(here: GpuNode) -> dict[str, str]:
-    allocatable = here.allocatable()
-    return {name: allocatable.get(name, "missing") for name in MODE_RESOURCES}
-
-
-def wait_offered(here: GpuNode, mode: str | None) -> None:
-    wanted = dict.fromkeys(MODE_RESOURCES, "0") | OFFERED[mode]
-    try:
-        here.plane.wait(lambda: offered(here) == wanted, "the node to offer it", interval=0.2)
-    except TimeoutError as error:
-        raise AssertionError(f"mode {mode}: the node offers {offered(here)}, not {wanted}") from error
 
 
 def walk(modes: tuple[str, ...]) -> list[str]:
@@ -63,43 +61,69 @@ def walk(modes: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.requirement("M1", "M2", "M3", "T1")
-def test_modes_switch_to_each_other(labelled: GpuNode) -> None:
-    """Each resource of the real node object after each switch, the others present and zero."""
-    wait_offered(labelled, None)
+def test_modes_switch_to_each_other(four: GpuNode) -> None:
+    """Each resource of the real node object after each switch, the others present and zero; whole GPUs by both ways."""
+    four.wait_offered(OFFERED[None])
     steps = walk(MODES)
     assert len(set(itertools.pairwise(steps))) == len(MODES) * (len(MODES) - 1)
-    for mode in (*steps, "cgpu", "mps", "cgpu"):
-        labelled.label({MODE_LABEL: mode})
-        wait_offered(labelled, mode)
-    labelled.label({MODE_LABEL: None})
-    wait_offered(labelled, None)
-
-
-def condition(here: GpuNode, kind: str) -> dict[str, str]:
-    return next((c for c in here.node.object()["status"]["conditions"] if c["type"] == kind), {})
+    for mode in (*steps, "cgpu", "mps", "cgpu", None):
+        four.label({MODE_LABEL: mode})
+        four.wait_offered(OFFERED[mode])
 
 
 @pytest.mark.requirement("M12")
-def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: str) -> None:
+def test_a_mode_change_is_held_while_gpu_pods_run(four: GpuNode, namespace: str) -> None:
     """Condition and event name the pods; nothing is lost; it happens when they are gone."""
-    labelled.label({MODE_LABEL: "share"})
-    wait_offered(labelled, "share")
-    labelled.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
-    labelled.wait_running(1, namespace)
-    labelled.label({MODE_LABEL: "topology"})
-    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING).get("status") == "True", "the condition")
-    assert condition(labelled, MODE_PENDING)["reason"] == "PodsOnNode"
-    assert f"{namespace}/holder" in condition(labelled, MODE_PENDING)["message"]
+    four.label({MODE_LABEL: "share"})
+    four.wait_offered(OFFERED["share"])
+    four.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
+    four.wait_running(1, namespace)
+    four.label({MODE_LABEL: "topology"})
+    four.plane.wait(lambda: four.condition(ConditionType.MODE_PENDING).get("status") == "True", "the condition")
+    assert four.condition(ConditionType.MODE_PENDING)["reason"] == "PodsOnNode"
+    assert f"{namespace}/holder" in four.condition(ConditionType.MODE_PENDING)["message"]
 
     def told() -> bool:
-        events = labelled.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
+        events = four.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
         return any(f"{namespace}/holder" in event["message"] for event in events["items"])
 
-    labelled.plane.wait(told, "the event")
-    wait_offered(labelled, "share")
-    labelled.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/holder")
-    wait_offered(labelled, "topology")
-    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING)["status"] == "False", "the condition to end")
+    four.plane.wait(told, "the event")
+    four.wait_offered(OFFERED["share"])
+    four.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/holder")
+    four.wait_offered(OFFERED["topology"])
+    four.plane.wait(lambda: four.condition(ConditionType.MODE_PENDING)["status"] == "False", "the condition to end")
+
+
+def inspected(here: GpuNode, home: Path) -> tuple[list[str], str]:
+    """Return the cells of the node's GPUs in ``kubectl inspect cgpu``, its sum, and the sum below the table."""
+    program = str(Path(sys.executable).parent / "kubectl-inspect-cgpu")
+    environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": str(here.plane.kubeconfig()), "HOME": str(home)}
+    done = subprocess.run([program, here.node.name], env=environment, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    row = next(line.split() for line in lines if line.startswith(f"{here.node.name} "))
+    return row[2:], lines[lines.index("Allocated/Total GPU Memory In Cluster:") + 1]
+
+
+@pytest.mark.requirement("M9", "V2")
+def test_the_tables_of_binpack_and_spread(four: GpuNode, namespace: str, tmp_path: Path) -> None:
+    """15 and 9 units fill one GPU before the next; three times 4 units are on three GPUs."""
+    four.label({MODE_LABEL: "cgpu", PLACEMENT_LABEL: "binpack"})
+    four.wait_offered(OFFERED["cgpu"])
+    for name, units in (("large", 15), ("medium", 5), ("small", 4)):
+        four.create(namespace, probe_pod(name, {GPU_MEMORY: units}))
+        four.wait_running(1 + ("large", "medium", "small").index(name), namespace)
+    four.wait_agreement(namespace)
+    assert inspected(four, tmp_path) == (["15/15", "9/15", "0/15", "0/15", "24/60"], "24/60 (40%)")
+    four.clear(namespace)
+    four.label({PLACEMENT_LABEL: "spread"})
+    for i in range(3):
+        four.create(namespace, probe_pod(f"p{i}", {GPU_MEMORY: 4}))
+        four.wait_running(i + 1, namespace)
+    cells, total = inspected(four, tmp_path)
+    assert sorted(cells[:4]) == ["0/15", "4/15", "4/15", "4/15"]
+    assert (cells[4], total) == ("12/60", "12/60 (20%)")
+    four.clear(namespace)
+    four.label({PLACEMENT_LABEL: None})
 
 
 def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:
@@ -112,25 +136,29 @@ def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:
     }
 
 
-@pytest.mark.requirement("U5", "U6")
-def test_the_unit_changes_under_running_pods(labelled: GpuNode, namespace: str) -> None:
-    """From 1 GiB to 128 MiB: bytes stay, nothing is oversubscribed, new pods count in the new unit."""
-    here = labelled
-    here.label({MODE_LABEL: "cgpu"})
-    wait_offered(here, "cgpu")
-    here.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))
-    here.wait_running(8, namespace)
-    before = mib_of(here, namespace)
+@pytest.mark.requirement("U2", "U5", "U6")
+def test_the_unit_changes_under_running_pods(four: GpuNode, namespace: str, tmp_path: Path) -> None:
+    """From 1 GiB to 128 MiB: bytes stay, nothing is oversubscribed, the StatefulSet counts in the new unit."""
+    four.label({MODE_LABEL: "cgpu"})
+    four.wait_offered(OFFERED["cgpu"])
+    four.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))
+    four.wait_running(8, namespace)
+    before = mib_of(four, namespace)
     assert set(before.values()) == {5120}
-    here.configure({"gpuMemoryUnit": "128MiB"})
-    here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) > 56, "the new unit")
-    here.create(namespace, *(probe_pod(f"new{i}", {GPU_MEMORY: 16}) for i in range(6)))
-    here.wait_running(14, namespace)
-    here.wait_agreement(namespace)
-    after = mib_of(here, namespace)
+    four.configure({"gpuMemoryUnit": "128MiB"})
+    four.plane.wait(lambda: int(four.allocatable()[GPU_MEMORY]) > 60, "the new unit")
+    four.create(namespace, *(probe_pod(f"new{i}", {GPU_MEMORY: 16}) for i in range(6)))
+    stateful = runnable_here(yaml.safe_load(document_yaml("001")[0]))
+    four.plane.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump(stateful))
+    pods = {pod["metadata"]["name"]: pod for pod in four.wait_running(15, namespace)}
+    four.wait_agreement(namespace)
+    assert four.said(pods["binpack-0"], "binpack-1")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "16"
+    after = mib_of(four, namespace)
     assert {name: mib for name, mib in after.items() if name in before} == before
     assert {mib for name, mib in after.items() if name not in before} == {2048}
-    assert assert_nothing_over_allocated(here.plane) == 14
+    assert assert_nothing_over_allocated(four.plane) == 15
     for i in range(8):
-        here.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/old{i}")
-    here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) == 4 * 118, "every unit to be of the new size")
+        four.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/old{i}")
+    four.wait_offered({GPU_MEMORY: 480})  # every unit is of the new size
+    cells, _ = inspected(four, tmp_path)
+    assert (cells[4], {cell.partition("/")[2] for cell in cells[:4]}) == ("112/480", {"120"})

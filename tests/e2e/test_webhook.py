@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares
+from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, VISIBLE, WHOLE, annotated, environment
 from tests.localcluster.admission import (
     EXAMPLES,
     OPEN,
@@ -33,7 +34,7 @@ from tests.localcluster.admission import (
 from tests.localcluster.controlplane import ControlPlane
 from tests.walk.documents import document_yaml
 
-MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
+CORE, TOPOLOGY = "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"
 LEGACY = "alpha.kubernetes.io/nvidia-gpu"
 AFFINITY = "scheduler.alpha.kubernetes.io/affinity"
@@ -57,14 +58,6 @@ TWO_GPUS = {"labels": {"aliyun.com/gpu-count": "2"}}
 GANG = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
 
 
-def annotated(**annotations: str) -> Json:
-    return {"annotations": {key.replace("__", "/"): value for key, value in annotations.items()}}
-
-
-def env(name: str, value: str) -> Json:
-    return {"env": [{"name": name, "value": value}]}
-
-
 # What is created, and the rule that refuses it ("" where it is stored).
 FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {MEM: 16}), ""),
@@ -79,12 +72,11 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {WHOLE: 1}, tolerations=[{"key": WHOLE, "operator": "Exists"}]), ""),
     (pod("", {WHOLE: 0}), ""),
     (pod("", {MIG: 1}), ""),
-    (pod("", {MIG: 1}, container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
-    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__gpu-weight": "2"})), "gpu-share"),
+    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io/gpu-weight": "2"})), "gpu-share"),
     (pod("", {MEM: 8, CORE: 0}), "gpu-amount"),
     (pod("", {MEM: 8, CORE: 105}), "gpu-amount"),
     (pod("", {"cpu": "1"}), ""),
-    (pod("", {MEM: 8}, container=env("NVIDIA_DRIVER_CAPABILITIES", "all")), ""),
+    (pod("", {MEM: 8}, container=environment("NVIDIA_DRIVER_CAPABILITIES", "all")), ""),
     (pod("", {MEM: "0.5"}), "gpu-amount"),
     (pod("", {WHOLE: "1500m"}), "gpu-amount"),
     (pod("", container={"resources": {"requests": {MEM: 1}}}), "gpu-amount"),
@@ -97,15 +89,7 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),
     (pod("", {"cpu": "1"}, meta={"annotations": {AFFINITY: MODEL}}), ""),
     (pod("", meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),
-    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__memory-unit-mib": "64"})), "memory-unit"),
-    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__allocation": "{}"})), "forged-allocation"),
-    (pod("", meta=annotated(ALIYUN_COM_GPU_MEM_IDX="0")), "forged-allocation"),
-    (pod("", {MEM: 1}, container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
-    (pod("", container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
-    (pod("", {MEM: 1}, container={"securityContext": {"privileged": True}}), "privileged"),
-    (pod("", {MEM: 1}, hostIPC=True), "host-namespace"),
-    (pod("", volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]), "host-path"),
-    (pod("", {MEM: 1}, nodeName="nowhere"), "node-name"),
+    *FIRST_OF_EACH,
 )
 PODS = 300
 
@@ -265,11 +249,11 @@ def test_nobody_takes_more_time_by_a_change_afterwards(
     pods = f"/api/v1/namespaces/{namespace}/pods"
     control_plane.api.post(pods, pod("light", {MEM: 1}))
     for path, weight, refused in (("light", "2", True), ("light/status", "2", True), ("light", "1", False)):
-        body = {"metadata": annotated(**{"gputile.io__gpu-weight": weight})}
+        body = {"metadata": annotated(**{"gputile.io/gpu-weight": weight})}
         said = refusal(control_plane.api, "PATCH", f"{pods}/{path}", body, "application/merge-patch+json")
         assert ("[gpu-share]" in said) == refused, said
     for path, percent, refused in (("light", "0", True), ("light/status", "101", True), ("light", "50", False)):
-        body = {"metadata": annotated(**{"gputile.io__mps-active-thread-percentage": percent})}
+        body = {"metadata": annotated(**{"gputile.io/mps-active-thread-percentage": percent})}
         said = refusal(control_plane.api, "PATCH", f"{pods}/{path}", body, "application/merge-patch+json")
         assert ("[gpu-share]" in said) == refused, said
 
@@ -347,7 +331,7 @@ def test_a_webhook_that_is_down_stops_gpu_pods_and_nothing_else(
     assert 'failed calling webhook \\"gpu-pods.gputile.io\\"' in verdict(
         control_plane.api, namespace, pod("g", {MEM: 1})
     )
-    escape = pod("e", container=env("NVIDIA_VISIBLE_DEVICES", "all"))
+    escape = pod("e", container=environment(VISIBLE))
     assert "[environment]" in verdict(control_plane.api, namespace, escape)
     forged = {"metadata": {"annotations": {"gputile.io/allocation": "{}"}}}
     said = refusal(control_plane.api, "PATCH", f"{path}/early", forged, "application/merge-patch+json")
@@ -417,7 +401,8 @@ def test_each_line_holds_without_the_other(
     device = {"metadata": {"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}}
     bindings = ("gputile-allocations", "gputile-access", "gputile-devices")
     control_plane.kubectl("delete", "validatingadmissionpolicybinding", *bindings)
-    control_plane.wait(lambda: not verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1"))), "no policy")
+    escape = pod("e", container=environment("GPUTILE_X"))
+    control_plane.wait(lambda: not verdict(api, namespace, escape), "no policy")
     said = refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
     assert 'admission webhook \\"allocations.gputile.io\\" denied' in said
     assert "[forged-allocation]" in said
@@ -435,7 +420,9 @@ def test_each_line_holds_without_the_other(
     control_plane.kubectl("apply", "-f", str(EXAMPLES / "policies.yaml"))
     control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "gputile")
     control_plane.wait(lambda: not verdict(api, namespace, pod("m", {MEM: "1", CORE: "7"})), "no webhook")
-    control_plane.wait(lambda: bool(verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1")))), "the policies")
+    control_plane.wait(
+        lambda: bool(verdict(api, namespace, pod("e", container=environment("GPUTILE_X")))), "the policies"
+    )
 
     def by_policy(change: Json) -> bool:
         said = refusal(api, "PATCH", f"{path}/there?dryRun=All", change, "application/merge-patch+json")

@@ -17,7 +17,7 @@ from gputile.core.refusal import Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import Conflict, ConnectionFailed
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.api_server import NodeApi
 
 NODE = "n"
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
+from tests.conftest import HANGS_S
 
 Object = dict[str, Any]
 _VERSION = re.compile(r"/(?:api|apis(?=/.*/))/([a-z0-9./-]*v[0-9][a-z0-9]*)")
@@ -438,12 +439,12 @@ def _merged(stored: Object, patch: Object) -> Object:
     return merged
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait until ``condition`` holds.
 
     Raises:
-        TimeoutError: it does not within ``seconds``.
+        TimeoutError: it never does.
     """
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110 - a condition of many parts has no event
             await asyncio.sleep(0.001)

@@ -30,6 +30,7 @@ def gpu_node(
     placement: str = "",
     unit_mib: int = 0,
     replicas: int = 0,
+    claims: bool = False,
     bandwidth: tuple[tuple[float, ...], ...] = (),
     inventory: str | None = None,
     allocatable: Mapping[str, str] | None = None,
@@ -38,7 +39,8 @@ def gpu_node(
     text = inventory
     if text is None:
         gpus = gpus_of(name, sizes, unhealthy)
-        text = encode_inventory(Inventory(gpus, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth))
+        inventoried = Inventory(gpus, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth, claims=claims)
+        text = encode_inventory(inventoried)
     labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})
     return Node(
         metadata=ObjectMeta(name=name, labels=labels, annotations={INVENTORY_ANNOTATION: text} if text else {}),

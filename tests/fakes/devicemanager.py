@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gputile.api.core import Container, Pod
 from gputile.api.quantity import parse_count
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -47,7 +47,7 @@ class Given:
 class Endpoint:
     """A registered plugin."""
 
-    stub: "rpc.DevicePluginAsyncStub"  # a class of the type checker only
+    stub: Any
     options: pb.DevicePluginOptions
 
 

@@ -1,8 +1,7 @@
 """A state whose device table is set by a test, in place of one that is derived."""
 
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.pod_devices import PodDevices
+from gputile.node.agent.device_table import DeviceTable, PodDevices
 
 
 def hold(state: AllocationState, *pods: PodDevices) -> None:

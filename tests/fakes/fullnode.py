@@ -16,11 +16,11 @@ from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_ids import part_id
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.time_shares import TimeUsed
@@ -98,10 +98,9 @@ def _state(mode: Mode) -> AllocationState:
         pod = simple_pod(f"inference-7d9c5b8f6d-{i:05}", container(mem=2))
         uid = pod.metadata.uid = f"00000000-0000-0000-0000-{i:012}"
         state.pods[pod.key] = known_pod(pod, state.configuration)
-        ids = tuple(f"g{i % GPUS}-{i * 2 + n:05}" for n in range(2))
+        ids = tuple(part_id(_uuid(i), i * 2 + n) for n in range(2))
         devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{uid}-main"),)
-        name, gpu = pod.metadata.name, {i % GPUS: _uuid(i)}
-        hold(state, PodDevices(uid, "default", name, 1024, mode.value, "default", 0, devices, gpu))
+        hold(state, PodDevices(uid, "default", pod.metadata.name, 1024, mode.value, "default", 0, devices))
     return state
 
 

@@ -19,8 +19,7 @@ from gputile.api.core import Container, Pod
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listed
 from tests.fakes.devicemanager import AdmissionError, DeviceManager, Endpoint
-from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
-from tests.fakes.protocols import podresources_v1_pb2_grpc as listing_rpc
+from tests.fakes.grpcservices import Stub, handlers
 
 QPS, BURST = 100.0, 10  # of the PodResources service
 
@@ -60,7 +59,7 @@ class Seen:
     admitted: bool = False
 
 
-class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
+class Kubelet:
     """One kubelet process; another one on the same directories is its successor.
 
     ``status`` is told whenever a pod's phase changes, by UID, phase and reason.
@@ -103,11 +102,12 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self.manager.running = lambda uid, container: container in self._containers(uid)
         self._known = known or {}
         registration = aio.server()
-        rpc.add_RegistrationServicer_to_server(self, registration)
+        registration.add_generic_rpc_handlers((handlers(pb.DESCRIPTOR.services_by_name["Registration"], self),))
         registration.add_insecure_port(f"unix:{self._directory / 'kubelet.sock'}")
         self._socket.unlink(missing_ok=True)
         resources = aio.server()
-        listing_rpc.add_PodResourcesListerServicer_to_server(self, resources)
+        lister = listed.DESCRIPTOR.services_by_name["PodResourcesLister"]
+        resources.add_generic_rpc_handlers((handlers(lister, self),))
         resources.add_insecure_port(f"unix:{self._socket}")
         self._servers = [registration, resources]
         for server in self._servers:
@@ -279,7 +279,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         channel = aio.insecure_channel(
             f"unix:{path}", options=(("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         )
-        stub: rpc.DevicePluginAsyncStub = rpc.DevicePluginStub(channel)
+        stub = Stub(pb.DESCRIPTOR.services_by_name["DevicePlugin"], channel)
         options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=10.0)
         self._channels.append(channel)
         self.manager.endpoints[resource] = Endpoint(stub, options)
@@ -288,7 +288,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self._tasks.add(self._streams[resource])
         return pb.Empty()
 
-    async def _listen(self, resource: str, stub: "rpc.DevicePluginAsyncStub") -> None:
+    async def _listen(self, resource: str, stub: Stub) -> None:
         """Follow a plugin. In older kubelets the end of a former one ends the present one (runClient in handler.go)."""
         with contextlib.suppress(aio.AioRpcError):
             async for devices in stub.ListAndWatch(pb.Empty()):
@@ -315,17 +315,3 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self._tokens -= 1
         self.manager.collect()
         return pod_resources((self.pods[uid].pod for uid in self._active()), self.manager)
-
-    async def GetAllocatableResources(
-        self,
-        request: listed.AllocatableResourcesRequest,
-        context: aio.ServicerContext,  # type: ignore[type-arg]
-    ) -> listed.AllocatableResourcesResponse:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody asks this kubelet")
-
-    async def Get(
-        self,
-        request: listed.GetPodResourcesRequest,
-        context: aio.ServicerContext,  # type: ignore[type-arg]
-    ) -> listed.GetPodResourcesResponse:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody asks this kubelet")

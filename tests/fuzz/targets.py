@@ -34,9 +34,9 @@ from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
-from gputile.node.agent import cdi, device_ids
-from gputile.node.agent.files import kubelet_checkpoint
-from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent import cdi
+from gputile.node.agent.files import records
+from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
@@ -285,7 +285,7 @@ _KUBELET = _json(
                     "PodUID": "u",
                     "ContainerName": "main",
                     "ResourceName": "aliyun.com/gpu-mem",
-                    "DeviceIDs": {"-1": ["g0-00000", "g1-00001"]},
+                    "DeviceIDs": {"-1": ["GPU-0::0", "GPU-1::1"]},
                     "AllocResp": "EhsKFi9ldGMvZ3B1dGlsZS9hbGxvY2F0aW9uEgEv",
                 }
             ],
@@ -392,9 +392,8 @@ TARGETS: Mapping[str, Target] = {
         (AssignmentError,),
         (encode_assignment(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
-    "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
-    "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),
-    "kubelet-checkpoint": Target(kubelet_checkpoint.entries_in, (), (_KUBELET,)),
+    "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
+    "kubelet-checkpoint": Target(records.read_checkpoint, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.files.isolation_mounts import LIBRARY_DIRECTORY
-from gputile.node.agent.files.mounts import BIND, NOEXEC, REMOUNT, is_nosuid, is_ours, mount, mounts
-from gputile.node.agent.files.node_mounts import mount_library, mount_usage
+from gputile.node.agent.files.node_mounts import (
+    BIND,
+    LIBRARY_DIRECTORY,
+    NOEXEC,
+    REMOUNT,
+    is_nosuid,
+    is_ours,
+    mount,
+    mount_library,
+    mount_usage,
+    mounts,
+)
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.isolation.library import LibraryNotLoadable, install, must_be_loadable, place_in
 

@@ -136,7 +136,7 @@ def test_nothing_of_the_building_machine_is_in_the_image(image: Image) -> None:
 
 def test_gputile_runs_in_the_image(image: Image) -> None:
     assert image.run("gputile", "--version").stdout == f"gputile {VERSION}\n"
-    for module in ("ssl", "sqlite3", "numpy", "grpc", "aiohttp", "uvloop", "highspy", "gputile.node.agent.serve"):
+    for module in ("ssl", "sqlite3", "numpy", "grpc", "aiohttp", "uvloop", "highspy", "gputile.node.agent.__main__"):
         done = image.run("python", "-c", f"import {module}")
         assert done.returncode == 0, done.stderr
     for script in ("kubectl-gputile", "kubectl-inspect-cgpu"):
@@ -145,7 +145,7 @@ def test_gputile_runs_in_the_image(image: Image) -> None:
 
 def test_no_module_is_compiled_at_the_start(image: Image) -> None:
     """File systems of containers are read-only: what is not compiled in the image is compiled at each start."""
-    done = image.run("python", "-v", "-c", "import gputile.node.agent.serve, gputile.controlplane.extender.server")
+    done = image.run("python", "-v", "-c", "import gputile.node.agent.__main__, gputile.controlplane.extender.server")
     assert done.returncode == 0
     assert re.findall(r"code object from '(.*\.py)'", done.stderr) == []
     assert re.search(r"code object from '/opt/gputile/.*\.pyc'", done.stderr)

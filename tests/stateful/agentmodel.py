@@ -39,22 +39,19 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
-from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.cluster.published import wanted_status
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.kubelet_checkpoint import entries_in
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.node_status import tell_node, wanted_status
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics
@@ -80,7 +77,6 @@ from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint
 from tests.fakes.kubelet import pod_resources
-from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.integration.agent.scene import FixedMonitor, machine
 from tests.stateful.filekiller import FileKiller, Killed
 
@@ -306,9 +302,8 @@ class ModelKubelet:
     def advertise(self, resource: str, message: bytes) -> None:
         """A plugin says which devices there are."""
         self.offered[resource] = message
-        stub = cast("rpc.DevicePluginAsyncStub", Stub(resource, self.call))
         options = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-        self.manager.endpoints[resource] = Endpoint(stub, options)
+        self.manager.endpoints[resource] = Endpoint(Stub(resource, self.call), options)
         self.manager.update(resource, pb.ListAndWatchResponse.FromString(message))
 
     def remove(self, uid: str) -> None:
@@ -479,7 +474,7 @@ class ModelAgent:
 
     async def begin(self) -> None:
         """Take the node over, as ``Agent`` does."""
-        self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler))
+        self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler.answer))
         await self.kubelet.told.wait()
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
@@ -575,17 +570,10 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        """Spoil the checkpoint, and the records that the kubelet's checkpoint can replace.
-
-        Nobody knows the devices of a container that both have lost, as the page on the agent says.
-        """
+        """Spoil the checkpoint, and the records of all allocation directories."""
         self._spoil_file(self.directory / "state" / "checkpoint.json", damage)
-        written = self.kubelet.directory / CHECKPOINT
-        entries = entries_in(written.read_bytes()) if written.exists() else ()
-        known = {each.directory for each in entries or ()}
         for path in self.directory.glob("state/allocations/*/devices.json"):
-            if path.parent.name in known:
-                self._spoil_file(path, damage)
+            self._spoil_file(path, damage)
 
     @staticmethod
     def _spoil_file(checkpoint: Path, damage: Damage) -> None:

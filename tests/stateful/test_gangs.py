@@ -12,6 +12,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -29,7 +30,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.rounds import Planners, Plans, Rounds
-from gputile.core.devices.gang_membership import gated
+from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
     Assumed,
@@ -73,10 +74,10 @@ from tests.stateful.gangmodel import (
     waits,
 )
 
-HOLD_SECONDS, PATIENCE_SECONDS = 120, 400
+HOLD_SECONDS, PATIENCE_SECONDS, KEEP_SECONDS = 120, 400, 800
 CONFIGURATION = Configuration(
     admission=AdmissionConfiguration(gangs=True),
-    gangs=GangConfiguration(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS, keep_seconds=86_400),
+    gangs=GangConfiguration(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS, keep_seconds=KEEP_SECONDS),
 )
 LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written while a clock was wrong
 START_NS = 1_000_000_000 * SECOND
@@ -671,11 +672,12 @@ class Gangs(RuleBasedStateMachine):
     def nobody_waits_who_would_fit(self) -> None:
         """But behind the gang that has waited too long: for it, what becomes free is kept.
 
-        Nor where GPUs have been kept in vain for so long that nobody gets any for a while.
+        Nor a gang for which GPUs have been kept in vain for so long that none are for a while.
         """
-        if self.planner.any_rests():
-            return
-        held = held_units(self.server.pods.values(), None)
+        resting = {gang_name(each) for each in self.members() if self.rests(each)}
+        ending = [each for each in self.members() if gang_name(each) in resting]
+        held = Counter(held_units(self.server.pods.values(), None))
+        held.update(held_units(filter(waits, ending), self.now_ns))
         healthy = healthy_gpus(NAMES, self.unhealthy)
         free = [GPU_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
@@ -688,22 +690,29 @@ class Gangs(RuleBasedStateMachine):
         least = {
             name: units
             for name, pods in gangs.items()
-            if sizes[name] and (units := _least(pods, sizes[name] - self.running(pods)))
+            if sizes[name]
+            and (labelled_size(pods, self.server.groups) or _goes_on(pods))
+            and (units := _least(pods, sizes[name] - self.running(pods)))
         }
         # A gang that can never fit holds nobody up.
         overdue = [
             name
-            for name in least
+            for name in least.keys() - resting
             if self.is_overdue(gangs[name], sizes[name]) and packs(least[name], [GPU_UNITS] * len(healthy))
         ]
         if not overdue:
-            kept = [each.key for each in self.server.pods.values() if live_hold(each, self.now_ns)]
+            others = [each for each in self.server.pods.values() if each not in ending]
+            kept = [each.key for each in others if live_hold(each, self.now_ns)]
             assert not kept, f"{kept} have places and do not start"
             for each in self.server.pods.values():
                 if waits(each) and not gang_name(each):
                     assert not packs([units_of(each)], free), f"{each.key} waits, and would fit"
-        for name in overdue if len(overdue) == 1 else () if overdue else least:
+        for name in overdue if len(overdue) == 1 else () if overdue else least.keys() - resting:
             assert not packs(least[name], free), f"{name} waits, and would fit"
+
+    def rests(self, member: Pod) -> bool:
+        gang = gang_of(member)
+        return gang is not None and waits(member) and self.planner.rests(gang)
 
     def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""
@@ -752,9 +761,17 @@ def _size(
         return size
     started = _started(pods, together)
     begun = [*started, *(each for each in everybody if runs(each))]
-    plans = {hold.plan for each in begun if (hold := reservation_of(each)) is not None}
+    # A pod that asks for no GPU starts alone, and begins a plan only if the plan has no GPUs at all.
+    plans = {
+        hold.plan for each in begun if (hold := reservation_of(each)) is not None and (hold.allocation or not hold.size)
+    }
     ours = (reservation_of(each) for each in [*started, *(each for each in pods if waits(each))])
     return max((hold.pods for hold in ours if hold is not None and hold.plan in plans), default=0)
+
+
+def _goes_on(pods: Sequence[Pod]) -> bool:
+    """Return whether a plan of the gang has pods that have not finished: one that has ended tells no size any more."""
+    return any(reservation_of(each) is not None for each in pods if not each.finished)
 
 
 def _least(pods: Sequence[Pod], missing: int) -> list[int]:

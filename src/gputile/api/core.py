@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
 from gputile.api.conversion import WireObject, timestamp_of
-from gputile.api.disks import DiskVolume, NamedSource
+from gputile.api.disks import DiskVolume
 from gputile.api.reasons import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
@@ -101,6 +101,21 @@ class Taint(WireObject):
     effect: str = ""
 
 
+class PodResourceClaim(WireObject):
+    """core/v1 PodResourceClaim: a claim of the pod, which exists already or is made for it from a template."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodResourceClaimStatus(WireObject):
+    """core/v1 PodResourceClaimStatus: the claim that was made from a template; "" where none is needed."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class SchedulingGate(WireObject):
     """core/v1 PodSchedulingGate."""
 
@@ -124,7 +139,7 @@ class PodSpec(WireObject):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     volumes: tuple[DiskVolume, ...] = ()
-    resource_claims: tuple[NamedSource, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
     os: PodOS | None = None
@@ -186,6 +201,7 @@ class PodStatus(WireObject):
     conditions: tuple[PodCondition, ...] = ()
     container_statuses: tuple[ContainerResources, ...] = ()
     init_container_statuses: tuple[ContainerResources, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     resources: ResourcesInUse | None = None
     allocated_resources: ResourceList | None = None
     is_ready: bool = False

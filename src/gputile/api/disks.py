@@ -35,7 +35,7 @@ class RBDDisk(WireObject):
 
 
 class NamedSource(WireObject):
-    """A source of a core/v1 Volume, or a core/v1 PodResourceClaim, of which only matters that it is there."""
+    """A source of a core/v1 Volume, of which only matters that it is there."""
 
 
 class ClaimSource(WireObject):

@@ -15,6 +15,7 @@ TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole GPUs, best-connected set
 WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole GPUs
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
 MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
+CLAIMS_RESOURCE: Final = "gputile.io/claims"  # gputile; 0 in each pod with claims, which brings it to the extender
 # What gputile decides about. Who asks for MIG instances asks for a GPU too, but kube-scheduler and kubelet count those.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
@@ -31,6 +32,7 @@ KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"  # Karpenter; no
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
+CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to give its GPUs by claims, not by extended resources
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
 TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: its policy, by name or ACK's number
 PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that asks the autoscaler for a node: "true"
@@ -56,6 +58,11 @@ HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when
 NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the node that it asks for
 IDLE_NODE_ANNOTATION: Final = "gputile.io/idle-node"  # gputile; placeholder for a node that is there: "true"
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
+
+# Claims (Dynamic Resource Allocation)
+DRIVER: Final = "gpu.gputile.io"  # gputile; the name of its DRA driver
+SHARE_CLASS: Final = "gputile-share"  # gputile; DeviceClass of GPUs that several claims share
+GPU_CLASS: Final = "gputile-gpu"  # gputile; DeviceClass of whole GPUs
 
 # Annotations that existing tools read: gpushare's, and ACK's
 GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"  # gpushare; pod on one GPU: the index of that GPU

@@ -92,6 +92,9 @@ class NodeTypeRule(Enum):
         "no placeholder could be created that asks for such a node: the events of Jobs in gputile's namespace, and the "
         "controller's log, say why; it is tried again later"
     )
+    OTHERS_FIRST = (
+        "{there} such nodes were asked for, one after another, and the pod has no place; the next is asked for later"
+    )
     PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {node} has this label, and could not take the pod if empty"
     TOO_LITTLE = "node {node} has this label, and could not take the pod if empty: {wanted}"
@@ -99,7 +102,14 @@ class NodeTypeRule(Enum):
     @property
     def passes(self) -> bool:
         """Whether a node of the type is asked for later, though none of use has come lately."""
-        return self in (self.PAUSED, self.NO_PLACEHOLDER, self.NO_INVENTORY, self.NOT_USABLE, self.WENT_AWAY)
+        return self in (
+            self.PAUSED,
+            self.OTHERS_FIRST,
+            self.NO_PLACEHOLDER,
+            self.NO_INVENTORY,
+            self.NOT_USABLE,
+            self.WENT_AWAY,
+        )
 
 
 class AdmissionRule(StrEnum):

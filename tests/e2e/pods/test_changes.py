@@ -98,6 +98,7 @@ def test_running_pods_outlive_gputile_and_are_known_again(release: PodRelease) -
     (without,) = cluster.pods("default")
     assert started(without) == started(before)
     release.install()
+    assert release.status().stdout.startswith("gputile: Deploying: agent, controller, scheduler, webhook")
     release.wait_deployed()
     wait_unit(release, "128MiB", 128)
     cluster.create(*(sample_pod(f"beside-{number}", 100) for number in range(3)))

@@ -52,15 +52,14 @@ def test_an_upgrade_to_an_image_that_is_not_there_is_named_until_it_is_taken_bac
 
 
 def test_a_namespace_that_admits_no_agent_is_named(release: PodRelease) -> None:
-    """Pod Security's profile "restricted": the agent mounts directories of its node."""
+    """Pod Security's profile "restricted": the agent mounts directories of its node. All other pods fit it."""
     label = "pod-security.kubernetes.io/enforce"
     cluster = release.cluster
     cluster.kubectl("label", "namespace", release.namespace, f"{label}=restricted")
     try:
-        cluster.kubectl(
-            "delete", "pod", f"--namespace={release.namespace}", release.agent(GPU_NODE)["metadata"]["name"]
-        )
+        cluster.kubectl("delete", "pods", "--all", f"--namespace={release.namespace}")
         wait_reason(release, "agent", lambda reason: 'violates PodSecurity "restricted' in reason)
+        cluster.wait(lambda: release.reasons().keys() == {"agent"}, "all other components to be ready")
     finally:
         cluster.kubectl("label", "namespace", release.namespace, f"{label}-")
     release.wait_deployed()

@@ -66,6 +66,7 @@ print(json.dumps({
     "creates_pods": ask("/api/v1/namespaces/default/pods?dryRun=All", "POST", {"metadata": {"name": "x"}}),
     "changes_node": ask("/api/v1/nodes/OTHER?dryRun=All", "PATCH", changed),
     "reports_node": ask("/api/v1/nodes/OTHER/status?dryRun=All", "PATCH", changed),
+    "books_pod": ask("/api/v1/namespaces/BOOKED?dryRun=All", "PATCH", changed),
     "unshares_users": can(lambda: call(libc.unshare(0x10000000))),  # takes no capability, and all else from here on
 }))
 """
@@ -84,8 +85,9 @@ WAITS = ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
 
 
 def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str) -> dict[str, Any]:
-    """Run the intruder in a container, and return what it could do."""
-    script = INTRUDER.replace("OTHER", other)
+    """Run the intruder in a container, and return what it could do to the node ``other`` and a pod of it, too."""
+    booked = release.agent(other)["metadata"]
+    script = INTRUDER.replace("OTHER", other).replace("BOOKED", f"{booked['namespace']}/pods/{booked['name']}")
     own = f"--namespace={release.namespace}"
     printed = release.cluster.kubectl(
         "exec", own, pod["metadata"]["name"], f"--container={container}", "--", "python", "-c", script
@@ -174,8 +176,12 @@ def test_from_the_agents_init_container(release: PodRelease) -> None:
 
 
 def test_from_the_agent(release: PodRelease) -> None:
-    """It is root of nothing: what it writes on the host is what it serves, and of another node it says nothing."""
+    """It is root of nothing: what it writes on the host is what it serves, and of another node it says nothing.
+
+    RBAC cannot say so; the chart's policy does, by the node that the API server knows of the token's pod.
+    """
     found = intrude(release, release.agent(GPU_NODE), "agent", PLAIN_NODE)
+    assert found["books_pod"] == DENIED
     assert found["uid"] == 0
     assert_powerless(found)
     assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY["agent"]

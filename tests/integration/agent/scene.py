@@ -17,6 +17,7 @@ from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.answers import VISIBLE_DEVICES
+from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
@@ -24,11 +25,11 @@ from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.link import NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
+from tests.conftest import HANGS_S
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
 
-HANGS_S = 600.0  # what has not come true by then never does, however busy the machine is
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
 
@@ -237,7 +238,7 @@ class Scene:
             for name, container in seen.containers.items():
                 if not container.ids:
                     continue
-                assigned = {f"GPU-{i.partition('-')[0][1:]}" for ids in container.ids.values() for i in ids}
+                assigned = {uuid for ids in container.ids.values() for uuid in by_gpu(ids)}
                 visible = set(container.environment[VISIBLE_DEVICES].split(","))
                 booked: set[str] = set()
                 with contextlib.suppress(AllocationError, KeyError):

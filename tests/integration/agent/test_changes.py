@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.core import PodStatus
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
@@ -17,7 +18,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.node.agent.node_resources import MIG_PROBLEM, MODE_PENDING, OTHER_PLUGIN
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene
@@ -50,11 +50,11 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
         await here.until_offered(GPU_MEMORY, 60)
         here.cluster.lag = 0.2  # the watch tells of the pod only after the node was closed for long enough
         here.cluster.relabel({MODE_LABEL: "topology"})
-        await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
+        await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "Closing")
         assert here.cluster.engine.state(NODE) is not None
         here.cluster.create(simple_pod("late", container(mem=4)), node=NODE)
         await here.until_running(1)
-        await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "PodsOnNode")
+        await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "PodsOnNode")
         assert not here.failed
         here.kubelet.finish(here.pod("default/late").metadata.uid)
         await offered(here, "topology")
@@ -66,7 +66,7 @@ async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is
         await here.until_offered(GPU_MEMORY, 60)
         here.agent.mode.closed_for = 3600.0
         here.cluster.relabel({MODE_LABEL: "topology"})
-        await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
+        await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "Closing")
         here.cluster.create(simple_pod("a", container(mem=4)))
         await asyncio.sleep(0.3)
         assert not here.pod("default/a").spec.node_name
@@ -124,7 +124,7 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
 @pytest.mark.anyio
 async def test_mig_without_instances_is_a_condition(short: Path) -> None:
     async with scene(short, "", labels={SHARING_LABEL: "mig"}) as here:
-        await here.until(lambda: here.cluster.condition(MIG_PROBLEM).status == "True")
+        await here.until(lambda: here.cluster.condition(ConditionType.MIG_PROBLEM).status == "True")
         await here.until_offered(WHOLE_GPU, 4)
 
 
@@ -136,7 +136,7 @@ async def test_a_node_that_another_plugin_serves_is_left_alone(short: Path) -> N
         plugin = here.cluster.create(plugin, node=NODE)
         here.cluster.status(plugin.metadata.uid, PodStatus(phase="Running").phase, "")
         await here.until_offered(GPU_MEMORY, 0)
-        await here.until(lambda: here.cluster.condition(OTHER_PLUGIN).status == "True")
+        await here.until(lambda: here.cluster.condition(ConditionType.OTHER_DEVICE_PLUGIN).status == "True")
         assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
         await here.until(lambda: not any(here.kubelet.manager.allocatable().values()))
         here.cluster.delete("default/nvdp")

@@ -12,6 +12,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.node.gateway import gateway, registration
 from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.registration import KUBELET_SOCKET, Plugin, Registrar
+from tests.conftest import HANGS_S
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.kubelet import Kubelet
@@ -113,7 +114,7 @@ async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
         await here.until(here.agent.kubelet.registered.is_set)
         await here.stop_agent()
         with pytest.raises(gateway.AbandonedError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS_S):
                 await older[0]
         await cancelled(older)
 

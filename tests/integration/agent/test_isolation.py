@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.node.agent.container_start import NotYet
 from gputile.node.agent.files import isolation_mounts
-from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import USAGE, LibraryMissing
 from tests.fakes.agentcluster import simple_pod
@@ -84,7 +84,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         await asyncio.sleep(2.0)  # the kubelet tries again and again
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
-        with pytest.raises(AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
+        with pytest.raises(NotYet, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
             await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
         here.cluster.delete("default/a")
         here.cluster.create(simple_pod("a", container(mem=2)))

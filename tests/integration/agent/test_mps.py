@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,
@@ -18,9 +19,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent import mps
 from gputile.node.agent.answers import daemon_name
-from gputile.node.agent.cluster.published import GPU_PROBLEM
 from gputile.node.agent.mps import LOGS
-from gputile.node.agent.node_resources import MPS_PROBLEM
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
@@ -96,13 +95,13 @@ async def test_without_the_daemon_nothing_is_offered_and_the_node_says_so(short:
         here.mps_program.unlink()
         here.cluster.relabel({MODE_LABEL: "mps"})
         await here.until_offered(GPU_MEMORY, 0)
-        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-        assert "is not installed" in here.cluster.condition(MPS_PROBLEM).message
+        await here.until(lambda: here.cluster.condition(ConditionType.MPS_PROBLEM).status == "True")
+        assert "is not installed" in here.cluster.condition(ConditionType.MPS_PROBLEM).message
         assert here.cluster.engine.state("n") is not None
         here.install_mps()
         here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
         await here.until_offered(GPU_MEMORY, 60)
-        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "False")
+        await here.until(lambda: here.cluster.condition(ConditionType.MPS_PROBLEM).status == "False")
 
 
 @pytest.mark.anyio
@@ -111,8 +110,8 @@ async def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offe
         await here.until_offered(GPU_MEMORY, 60)
         here.install_mps("exit 3")
         here.cluster.relabel({MODE_LABEL: "mps"})
-        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-        assert "it ended with status 3" in here.cluster.condition(MPS_PROBLEM).message
+        await here.until(lambda: here.cluster.condition(ConditionType.MPS_PROBLEM).status == "True")
+        assert "it ended with status 3" in here.cluster.condition(ConditionType.MPS_PROBLEM).message
         await here.until_offered(GPU_MEMORY, 0)
         here.install_mps()
         await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60)
@@ -126,8 +125,11 @@ async def test_a_gpu_whose_daemon_does_not_run_takes_no_pods_beside_others_that_
         here.install_mps('case "$CUDA_VISIBLE_DEVICES" in GPU-1) exit 3;; esac; exec sleep 3600')
         here.cluster.relabel({MODE_LABEL: "mps"})
         await here.until(lambda: here.kubelet.manager.allocatable().get(GPU_MEMORY) == 45)
-        await here.until(lambda: here.cluster.condition(GPU_PROBLEM).status == "True")
-        assert "GPU 1 (GPU-1): its MPS control daemon does not run" in here.cluster.condition(GPU_PROBLEM).message
+        await here.until(lambda: here.cluster.condition(ConditionType.CARD_PROBLEM).status == "True")
+        assert (
+            "GPU 1 (GPU-1): its MPS control daemon does not run"
+            in here.cluster.condition(ConditionType.CARD_PROBLEM).message
+        )
 
         def unhealthy() -> list[int]:
             inventory = decode_inventory(here.cluster.node.metadata.annotations[INVENTORY_ANNOTATION])
@@ -184,8 +186,8 @@ async def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_d
             pytest.skip("the directory for tests is mounted nosuid itself")
         here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
         await here.until_offered(GPU_MEMORY, 0)
-        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-        assert "is not mounted nosuid" in here.cluster.condition(MPS_PROBLEM).message
+        await here.until(lambda: here.cluster.condition(ConditionType.MPS_PROBLEM).status == "True")
+        assert "is not mounted nosuid" in here.cluster.condition(ConditionType.MPS_PROBLEM).message
         await here.until(lambda: not any(command(pid) for pid in before))
         (here.host_paths.state / "mps").rmdir()
         (here.host_paths.state / "mps").symlink_to(safe)

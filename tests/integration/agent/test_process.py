@@ -1,6 +1,7 @@
 """The agent's own process: killed with SIGKILL in the middle of a burst, measured, and told to end."""
 
 import asyncio
+import fcntl
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
+from gputile.node.agent.arbiter_process import LOCK
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
@@ -91,24 +93,38 @@ async def test_small_and_quick(short: Path) -> None:
 GPU_MIB = 15360
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether another process holds a lock file."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 @pytest.mark.anyio
 @pytest.mark.requirement("M5")
-async def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path) -> None:
-    """It holds the lock that the next agent's arbiter waits for."""
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path, killed: bool) -> None:
+    """It holds the lock that the next agent's arbiter waits for; the gateway kills agents that end too slowly, too."""
 
-    def arbiters(agent: int) -> list[int]:
-        return [pid for pid in children(agent) if "gputile.node.arbiter" in command(pid)]
+    def arbiters() -> list[int]:
+        return [pid for agent in here.pids()[1:] for pid in children(agent) if "gputile.node.arbiter" in command(pid)]
 
     configuration = Configuration(trust=Trust(by="cluster"))
     async with process_scene(short, {MODE_LABEL: "cgpu"}, [GPU_MIB], configuration) as here:
         await here.until_offered(GPU_MEMORY, 15)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
-        agent = here.pids()[1]
-        await here.until(lambda: bool(arbiters(agent)))
-        (arbiter,) = arbiters(agent)
+        await here.until(lambda: is_locked(here.host_paths.state / LOCK))
+        (arbiter,) = arbiters()
         os.kill(arbiter, signal.SIGSTOP)
-        assert here.process is not None
-        here.process.terminate()
-        assert await here.process.wait() == 0
+        if killed:
+            here.kill_agent()
+            await here.until(lambda: arbiters() not in ([], [arbiter]))
+        else:
+            assert here.process is not None
+            here.process.terminate()
+            assert await here.process.wait() == 0
         await here.until(lambda: not command(arbiter))

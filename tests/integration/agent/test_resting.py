@@ -7,8 +7,8 @@ from urllib.request import urlopen
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
-from gputile.node.agent.cluster.published import DRIVER_PROBLEM
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.process import ProcessScene, process_scene
@@ -76,7 +76,7 @@ async def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
         await here.until_offered(GPU_MEMORY, 15)
         await here.until(lambda: MODEL_LABEL in here.cluster.node.metadata.labels)
         assert INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations
-        assert here.cluster.condition(DRIVER_PROBLEM).status == "False"
+        assert here.cluster.condition(ConditionType.DRIVER_PROBLEM).status == "False"
         await here.stop_agent()
         here.hardware.rename(here.hardware.with_suffix(".gone"))
         await here.start_agent()
@@ -98,7 +98,7 @@ async def test_a_gpu_without_a_driver_is_told(short: Path) -> None:
         nvml.FakeMachine(short / "machine", [], init=nvml.DRIVER_NOT_LOADED).write()
         with_gpu(here.hardware)
         await here.start_agent()
-        await here.until(lambda: here.cluster.condition(DRIVER_PROBLEM).status == "True")
+        await here.until(lambda: here.cluster.condition(ConditionType.DRIVER_PROBLEM).status == "True")
         await here.until(lambda: any("driver" in message for _, _, message in here.cluster.events))
         assert not any(here.kubelet.manager.allocatable().values())
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.conftest import HANGS_S
 from tests.fakes import cuda
 from tests.native.sanitizing import without_randomization
 
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 SOURCE = Path(__file__).with_name("busy.c")
-WITHIN_S = 120.0
 
 
 @cache
@@ -115,7 +115,7 @@ class Busy:
         """Wait for its end, or ask for it; return what its kernels took."""
         if early:
             self.signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=WITHIN_S)
+        out, _ = self.process.communicate(timeout=HANGS_S)
         assert self.process.returncode == 0, self.process.returncode
         return int(out)
 
@@ -125,7 +125,7 @@ class Busy:
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Wait for something that has no time of its own."""
-    end = time.monotonic() + WITHIN_S
+    end = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.01)

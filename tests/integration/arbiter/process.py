@@ -13,8 +13,7 @@ from typing import Self
 from gputile.node.arbiter.accounts import WHOLE
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
-
-WITHIN_S = 60.0
+from tests.conftest import HANGS_S
 
 
 class ArbiterProcess:
@@ -55,7 +54,7 @@ class ArbiterProcess:
         self._process.stdin.flush()
 
     def until_served(self, paths: Sequence[Path]) -> None:
-        end = time.monotonic() + WITHIN_S
+        end = time.monotonic() + HANGS_S
         while not all(path.is_socket() and _listened_on(path) for path in paths):
             assert self._process.poll() is None, f"the arbiter has ended with status {self._process.returncode}"
             assert time.monotonic() < end, "the arbiter does not listen"
@@ -79,7 +78,7 @@ class ArbiterProcess:
     def stop(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(WITHIN_S)
+        self._process.wait(HANGS_S)
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(self.directory / "lock")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.connection import MOST_CONNECTIONS
 from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
-from tests.conftest import examples
+from tests.conftest import HANGS_S, examples
 from tests.integration.arbiter.process import ArbiterProcess
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
@@ -31,7 +31,7 @@ class Peer:
     def __init__(self, path: Path, *, greet: bool = True) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         PEERS.append(self)
-        self.socket.settimeout(20.0)
+        self.socket.settimeout(HANGS_S)
         self.socket.connect(str(path))
         if greet:
             self.say(Message(MessageKind.HELLO, a=1, b=1))
@@ -157,12 +157,12 @@ def test_it_ends_with_the_agent(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(20.0) == 0
+    assert process.wait(HANGS_S) == 0
 
 
 def test_a_lock_that_cannot_be_had_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(tmp_path)]
-    ended = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert ended.returncode == 1
     assert ended.stderr == f"error: the lock {tmp_path} cannot be taken: Is a directory\n"
 

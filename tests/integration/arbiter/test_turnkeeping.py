@@ -18,9 +18,9 @@ from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.gateway.link import NodeLock
+from tests.conftest import HANGS_S
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
-WITHIN_S = 60.0
 USED_NS = 40_000_000
 
 
@@ -30,7 +30,7 @@ def shares_of(store: NodeFiles, *names: str) -> TimeShares:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110 - what other processes do
             await asyncio.sleep(0.02)
 
@@ -133,7 +133,7 @@ def use(path: Path) -> None:
     """Take a turn for 50 ms, and give it back."""
     a, b = uuid_fields(GPU)
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(WITHIN_S)
+        peer.settimeout(HANGS_S)
         peer.connect(str(path))
         peer.sendall(Message(MessageKind.HELLO, a=1, b=1).encode())
         assert decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is MessageKind.WELCOME

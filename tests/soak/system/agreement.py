@@ -5,7 +5,6 @@ program printed them.
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ import grpc
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
-from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
-from tests.soak.system.objects import ASKED, Unreadable, annotation, claim_of, gpus_of, key_of, node_of
+from tests.fakes.grpcservices import Stub
+from tests.soak.system.objects import ASKED, Unreadable, claim_of, gpus_of, key_of, node_of
 
-ID = re.compile(r"g(\d+)-\d+")  # docs/concepts/agent.md: device IDs name their GPU
 Gpus = frozenset[str]
 
 
@@ -46,8 +44,7 @@ class NodeJudge:
             OSError: a file cannot be read.
         """
         node = self._node.node.object()
-        index_of = self._indices(node)
-        held, wrong = self.held(index_of)
+        held, wrong = self.held()
         limits: dict[tuple[str, str], dict[str, int]] = {}
         compared = 0
         for pod in pods:
@@ -92,11 +89,12 @@ class NodeJudge:
             problems.append((name, "" if same else text))
         return problems
 
-    def held(self, index_of: Mapping[int, str]) -> tuple[dict[tuple[str, str, str], Gpus], dict[str, str]]:
+    def held(self) -> tuple[dict[tuple[str, str, str], Gpus], dict[str, str]]:
         """Return the GPUs of each container that the kubelet lists, and what is held twice."""
         target = f"unix:{self._node.node.pod_resources}"
+        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
-            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
+            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
         found: dict[tuple[str, str, str], Gpus] = {}
         holder: dict[tuple[str, str], str] = {}
         twice: dict[str, str] = {}
@@ -105,8 +103,7 @@ class NodeJudge:
                 gpus = set()
                 for devices in container.devices:
                     for device in devices.device_ids:
-                        match = ID.fullmatch(device)
-                        gpus.add(index_of.get(int(match[1]), device) if match else device)
+                        gpus.add(device.partition("::")[0])  # docs/concepts/agent.md
                         name = f"{pod.namespace}/{pod.name}/{container.name}"
                         other = holder.setdefault((devices.resource_name, device), name)
                         if other != name:
@@ -121,14 +118,10 @@ class NodeJudge:
 
     def is_empty(self) -> str:
         """Return what the kubelet or the agent still has of pods, "" if nothing."""
-        held, _ = self.held(self._indices(self._node.node.object()))
+        held, _ = self.held()
         left = [f"the kubelet has {key}: {sorted(gpus)}" for key, gpus in held.items() if gpus]
         left += [f"the agent keeps {path}" for path in (self._state / "allocations").iterdir()]
         return "; ".join(left)
-
-    def _indices(self, node: Mapping[str, Any]) -> dict[int, str]:
-        text = annotation(node, "gputile.io/inventory") or '{"cards": []}'
-        return {gpu["index"]: gpu["uuid"] for gpu in json.loads(text)["cards"]}
 
 
 def _names(pod: Mapping[str, Any]) -> list[str]:

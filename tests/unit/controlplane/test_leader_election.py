@@ -105,9 +105,9 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
         await asyncio.sleep(0.01)
         assert not scene.election.leads()
         scene.time += LEASE_S
-        await until(scene.election.leads, 60)
+        await until(scene.election.leads)
         scene.server.put(LEASES, {**LEASE, "spec": held})
-        await until(lambda: "leads no more" in caplog.text, 60)
+        await until(lambda: "leads no more" in caplog.text)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -368,11 +368,11 @@ async def test_who_is_asked_no_more_while_it_lists_leaves_the_lease_to_who_is(mo
             scene.time += LEASE_S - MARGIN_S - 1
             sent = len(scene.server.requests)
             # The second one was sent after the clock had moved.
-            await until(lambda: len(scene.server.requests) >= sent + 2, 60)
+            await until(lambda: len(scene.server.requests) >= sent + 2)
 
         first.catch_up = long_list
         asked = asyncio.create_task(first.admitted())
-        await until(lambda: scene.server.count("patch") >= 2, 60)
+        await until(lambda: scene.server.count("patch") >= 2)
         for _ in range(3):
             await for_some_seconds()
         assert not await second.admitted(), "the first one is asked, and keeps the Lease while it lists"

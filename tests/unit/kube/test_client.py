@@ -16,6 +16,7 @@ from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.proxies import Proxy
 from gputile.kube.timing import Clock
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
 from tests.localcluster.identities import Authority
 from tests.unit.kube.views import PODS, QUICK, pod
@@ -24,12 +25,12 @@ BINDING = "/api/v1/namespaces/ns/pods/p/binding"
 
 
 @asynccontextmanager
-async def served(attempts: int = 4) -> AsyncIterator[tuple[FakeApiServer, Connection]]:
+async def served(attempts: int = 4, within: float = HANGS_S) -> AsyncIterator[tuple[FakeApiServer, Connection]]:
     server = FakeApiServer()
     server.put(PODS, pod("p"))
     async with (
         server.running(),
-        Connection(server.access(), attempts=Attempts(attempts, QUICK), within=2.0) as connection,
+        Connection(server.access(), attempts=Attempts(attempts, QUICK), within=within) as connection,
     ):
         yield server, connection
 
@@ -69,7 +70,7 @@ async def test_a_refusal_says_what_it_means_and_is_not_sent_again(
 @pytest.mark.anyio
 @pytest.mark.parametrize("what", ["hang", "reset", "lose", "cut"])
 async def test_a_lost_answer_may_have_been_executed(what: str) -> None:
-    async with served() as (server, connection):
+    async with served(within=2.0 if what == "hang" else HANGS_S) as (server, connection):
         server.fault("post", what)
         with pytest.raises(errors.AnswerLost) as raised:
             await connection.post(PODS, b'{"metadata": {"name": "q"}}')
@@ -115,7 +116,7 @@ async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
     async with (
         server.running(),
         Connection(
-            server.access(), attempts=Attempts(backoff=QUICK, clock=Clock(sleep=sleep)), within=10.0
+            server.access(), attempts=Attempts(backoff=QUICK, clock=Clock(sleep=sleep)), within=HANGS_S
         ) as connection,
     ):
         server.fault("get", "answer", status=429, headers={"Retry-After": "7"})

@@ -13,6 +13,7 @@ from gputile.api.core import ObjectReference
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.events import EventBuffer, EventKey, EventRecorder, shortened
 from gputile.kube.timing import Clock
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.kube.views import QUICK
 
@@ -42,7 +43,7 @@ async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Scene, EventRec
     server = FakeApiServer()
     async with (
         server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=10.0) as connection,
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
     ):
         scene = Scene(server)
         recorder = EventRecorder(

@@ -15,6 +15,7 @@ from gputile.kube.client import Attempts, Connection
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 from gputile.kube.reflector import LineSplitter, Reflector, ReflectorSettings
 from gputile.kube.timing import Backoff
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
@@ -32,8 +33,8 @@ class World:
         reflector = Reflector(self.connection, PODS, Pod, on_event, on_list=on_list, settings=chosen)
         task = asyncio.create_task(reflector.run())
         try:
-            async with asyncio.timeout(60):
-                await until(lambda: reflector.synced, 60)
+            async with asyncio.timeout(HANGS_S):
+                await until(lambda: reflector.synced)
                 yield reflector
         finally:
             task.cancel()
@@ -48,7 +49,7 @@ async def in_world(pods: int = 3) -> AsyncIterator[World]:
         server.put(PODS, pod(f"p{i}"))
     async with (
         server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=10.0) as connection,
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
     ):
         yield World(server, connection)
 

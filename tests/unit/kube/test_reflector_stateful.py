@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gputile.api.core import Pod
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.reflector import Reflector, ReflectorSettings
-from tests.conftest import examples
+from tests.conftest import HANGS_S, examples
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
@@ -126,7 +126,7 @@ class ReflectorMachine(RuleBasedStateMachine):
     @rule()
     def relist(self) -> None:
         async def relist() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANGS_S):
                 await self.reflector.relist()
 
         self.runner.run(relist())

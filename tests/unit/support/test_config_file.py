@@ -152,3 +152,30 @@ async def test_what_has_come_into_its_place_is_neither_waited_for_nor_taken_in(t
     followed = ConfigFile(path, Configuration())
     await followed.look()
     assert "is not taken in: " in (followed.problem or "")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("U9")
+async def test_the_volume_of_a_configmap_is_swapped(tmp_path: Path) -> None:
+    """As the kubelet does it: a new directory, and a link moved over the old one."""
+
+    def swap(revision: str, text: str) -> None:
+        (tmp_path / revision).mkdir()
+        (tmp_path / revision / "gputile.yaml").write_text(text, encoding="utf-8")
+        (tmp_path / "..data_tmp").symlink_to(revision)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+
+    swap("..1", "gpuMemoryUnit: 1GiB")
+    file = tmp_path / "gputile.yaml"
+    file.symlink_to("..data/gputile.yaml")
+    followed = ConfigFile(file, read(file))
+    await followed.look()
+    swap("..2", "gpuMemoryUnit: 128MiB")
+    await followed.look()
+    assert (followed.current.unit_mib, followed.problem) == (128, None)
+    file.unlink()
+    await followed.look()
+    assert "No such file" in (followed.problem or "")
+    file.symlink_to("..data/gputile.yaml")
+    await followed.look()
+    assert (followed.current.unit_mib, followed.problem) == (128, None)

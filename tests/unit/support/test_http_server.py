@@ -29,12 +29,12 @@ from gputile.support.http_server import (
     routed,
 )
 from gputile.support.listening import TlsFiles
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import until
 from tests.fakes.http import client_of, sent
 
 pytestmark = pytest.mark.anyio
 
-HANG_S = 20
 HEADERS = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 LINE, PIECE = b"POST / HTTP/1.1\r\nHost: x\r\n", 16 * 1024
 CHUNKED = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -129,7 +129,7 @@ def ended(connections: list[socket.socket]) -> int:
 async def has_ended(reader: asyncio.StreamReader) -> bool:
     """Return whether the server has ended the connection."""
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(HANGS_S):
             await reader.read()
     except ConnectionError:
         pass
@@ -367,7 +367,7 @@ async def test_a_cancelled_server_ends_its_connections(asked: bool) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         if asked:
             writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(HANGS_S):
                 await reader.readuntil(b"first")
         else:
             await until(lambda: len(server.connections) == 1)
@@ -401,7 +401,7 @@ async def test_who_comes_before_the_server_answers_waits_once_it_listens() -> No
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         task = asyncio.create_task(server.answer())
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(HANGS_S):
             await reader.readuntil(b"first")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

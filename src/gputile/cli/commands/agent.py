@@ -90,7 +90,7 @@ def agent(options: AgentOptions) -> None:
     encoded = encode_settings(settings)
     command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.node.agent", encoded]
     if options.rest:
-        leave = [sys.executable, "-m", "gputile.node.agent.cluster.node_status", encoded]
+        leave = [sys.executable, "-m", "gputile.node.agent.node_status", encoded]
         resting = [
             "-m",
             "gputile.node.gateway.idle",

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import POD_SCHEDULED, Node, Pod
+from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
@@ -21,10 +21,9 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
+from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
-from gputile.core.admission.gpu_requests import asks_for_gpu
-from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -97,9 +96,12 @@ class ClusterState:
     on every node (DaemonSets' and static ones): what does not fit there never will. What is kept is bounded by what is
     in the cluster: nodes, PodGroups, the version of each pod, pods that are bound and run, and pods of gangs that have
     not all finished.
+    Placeholders are looked for in ``namespace``.
     """
 
-    def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, configuration: Configuration, changed: Callable[[], None] = lambda: None, namespace: str = ""
+    ) -> None:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None where the cluster has no PodGroups
@@ -115,7 +117,7 @@ class ClusterState:
         self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
-        self.preemptors: dict[str, Pod] = {}  # by UID: pods of no gang that may preempt others
+        self.waiting = WaitingPods(configuration, namespace)
         self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
@@ -134,7 +136,7 @@ class ClusterState:
             self.bound_pods.snapshot(),
             self.budgets.snapshot(),
         )
-        copy.preemptors, copy._pods, copy._versions = self.preemptors.copy(), self._pods.copy(), self._versions.copy()
+        copy.waiting, copy._pods, copy._versions = self.waiting.copy(), self._pods.copy(), self._versions.copy()
         copy._reservation_ends = self._reservation_ends.copy()
         copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
         copy.ledger, copy._vacant = copy.placement.engine.ledger, copy.empty_placement.engine.ledger
@@ -298,10 +300,7 @@ class ClusterState:
         else:
             self._pods.pop(uid, None)
         self.ledger.apply(PodApplied(pod))
-        if self._may_preempt(pod):
-            self.preemptors[uid] = pod
-        else:
-            self.preemptors.pop(uid, None)
+        self.waiting.pod_applied(pod)
         self.bound_pods.pod_applied(pod)
         self.budgets.pod_applied(pod)
         after = self.ledger.booking(uid)
@@ -310,22 +309,9 @@ class ClusterState:
             self.freed += 1
         self._occupy(pod)
 
-    def _may_preempt(self, pod: Pod) -> bool:
-        """Return whether a pod has GPUs reserved that others leave, or kube-scheduler has found no node for it."""
-        configuration, spec = self.ledger.configuration, pod.spec
-        if not configuration.preemption.enabled or spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
-            return False
-        if (reservation := reservation_of(pod)) is not None:
-            return reservation.preemption
-        refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
-        alone = not configuration.admission.gangs or gang_of(pod) is None
-        return (
-            refused and alone and not spec.scheduling_gates and spec.preemption_policy != "Never" and asks_for_gpu(pod)
-        )
-
     def _forget(self, uid: str) -> None:
         self.ledger.apply(PodDeleted(uid))
-        self.preemptors.pop(uid, None)
+        self.waiting.pod_deleted(uid)
         self.bound_pods.pod_deleted(uid)
         self.budgets.pod_deleted(uid)
         self._versions.pop(uid, None)

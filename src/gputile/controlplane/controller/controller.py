@@ -24,10 +24,9 @@ from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_diagnosis import SilentNodes
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.rounds import Planners, Rounds
-from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
@@ -94,7 +93,7 @@ class Controller:
         self._connection = connection
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events, settings.namespace)
-        self.cluster_state = ClusterState(configuration, self._wake)
+        self.cluster_state = ClusterState(configuration, self._wake, settings.namespace)
         self.updates = UpdateQueue()
         self._silent_nodes = SilentNodes(time.time)
         self._listed: set[str] = set()
@@ -106,9 +105,10 @@ class Controller:
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
         self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, self._wake)
-        self._waiting = WaitingPods(configuration, settings.namespace)
         self._requests = NodeRequestPlanner(configuration, self._planner, _new_name)
-        self._requester = NodeRequester(self._requests, writer, self._waiting)
+        self._requester = NodeRequester(
+            self._requests.placeholders, writer, lambda: self.cluster_state.waiting.placeholders
+        )
         self._scales = configuration.autoscaling.enabled
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
@@ -116,7 +116,7 @@ class Controller:
             self.updates,
             Planners(
                 (self._planner, self.gangs) if plans else None,
-                (self._requests, self._waiting, self._requester) if self._scales else None,
+                (self._requests, self._requester) if self._scales else None,
             ),
             active,
             time.time_ns,
@@ -231,7 +231,7 @@ class Controller:
         gauge(
             "gputile_controller_nodes_requested",
             "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
-            lambda: self._requests.requested().total() if self.election.leads() else 0,
+            lambda: self._requests.placeholders.counts().total() if self.election.leads() else 0,
         )
         gauge(
             "gputile_controller_pods_without_node_type",
@@ -253,10 +253,8 @@ class Controller:
 
     async def _pod_event(self, event: WatchEvent[Pod]) -> None:
         await self.cluster_state.pod_event(event)
-        if self._scales:
-            await self._waiting.pod_event(event)
-            if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
-                self.rounds.wake(for_requests=True)
+        if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
+            self.rounds.wake(for_requests=True)
         if isinstance(event, Replaced):
             self._has_listed("pods")
 

@@ -9,8 +9,7 @@ adds nodes for those that do not fit the sums of any node, as soon as it can; pl
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
@@ -18,12 +17,18 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangEvent
-from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
-from gputile.controlplane.controller.node_orders import NodeOrders, Place, TypeFailures
-from gputile.controlplane.controller.node_request_events import NodeRequestEvents, NodeRequestOutlook
-from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
-from gputile.controlplane.controller.waiting_pods import WaitingLine, WaitingPods, first_pods
+from gputile.controlplane.controller.node_backoff import NodeBackoff
+from gputile.controlplane.controller.node_request_events import (
+    BEYOND_MOST,
+    LEFT,
+    NodeRequestEvents,
+    Wording,
+    refused,
+    requested,
+)
+from gputile.controlplane.controller.nodes_by_type import NodesByType, TypeNodes
+from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
+from gputile.controlplane.controller.waiting_pods import WaitingLine, first_units
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
@@ -39,359 +44,296 @@ _MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
 _MOST_FAILURES: Final = 4  # of a type in a row, until idle nodes are no longer kept for the rest of a gang's to come
 
 
-@dataclass(slots=True)
-class NodeRequestRound:
-    """What a round decided: Jobs of placeholders to create, names of Jobs to delete, and what to say.
-
-    ``unmarked`` are placeholders that autoscalers cannot see yet.
-    """
-
-    created: list[Mapping[str, Any]] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    unmarked: list[Pod] = field(default_factory=list)
-    events: list[GangEvent] = field(default_factory=list)
-
-
 class NodeRequestPlanner:
-    """Decides round by round what is asked for; ``new_name`` gives each placeholder a name of its own.
-
-    What exists is read from the cluster each time.
-    """
+    """Decides round by round what is asked for; ``new_name`` gives each placeholder a name of its own."""
 
     def __init__(self, configuration: Configuration, gangs: GangPlanner, new_name: Callable[[], str]) -> None:
-        self._cluster_state = ClusterState(configuration)  # this and the pods are the snapshot of the latest round
-        self._waiting = WaitingPods(configuration, "")
+        self._state = ClusterState(configuration)  # the snapshot of the latest round
         self._gangs = gangs
         self._configuration = configuration
-        self._scaling = self._configuration.autoscaling
-        self._types = node_types_of(self._configuration)
-        self._requests = RequestedNodes(self._scaling.wait_seconds, new_name)
-        self._failures = TypeFailures(self._scaling.wait_seconds * _SECOND)
-        self._orders = NodeOrders()
-        self._events = NodeRequestEvents(self._orders)
+        self._wait_seconds = configuration.autoscaling.wait_seconds
+        self._types = {kind.name: kind for kind in node_types_of(configuration)}
+        self.placeholders = Placeholders(self._wait_seconds, new_name)
+        self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
+        self._events = NodeRequestEvents()
         self._line = WaitingLine()
-        self._arrivals = NodeArrivals(self._types, self._scaling.wait_seconds * _SECOND)
+        self._nodes = NodesByType(tuple(self._types.values()), self._wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
         self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
         self._refused = 0
 
     @property
     def refused(self) -> int:
+        """How many pods no node type could take, in the latest round."""
         return self._refused
 
-    def requested(self) -> Counter[str]:
-        return self._requests.counts()
-
-    def plan(self, state: ClusterState, waiting: WaitingPods) -> NodeRequestRound:
-        """Return what to do now; ``state`` and ``waiting`` are a snapshot of the same moment."""
-        self._cluster_state, self._waiting, now_ns = state, waiting, state.now_ns
-        self._requests.see(waiting.placeholders)
+    def plan(self, state: ClusterState) -> NodeRequestRound:
+        """Return what to do now; ``state`` is a snapshot."""
+        self._state, waiting, now_ns = state, state.waiting, state.now_ns
         result = NodeRequestRound()
-        never_there = self._forget(now_ns)
-        awaited = self._orders.types()
-        if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
-            self._refused = 0
-            self._arrivals.forget()
-            self._stood_on = set()
+        never_there = self.placeholders.see(waiting.placeholders, now_ns)
+        released = waiting.refused.keys() & waiting.once_gated
+        self._released = {uid: self._released.get(uid, now_ns) for uid in released}
+        ordered, of_gangs = self._backoff.ordered_types(), self._gangs.without_room()
+        if not (waiting.refused or waiting.placeholders or of_gangs or ordered):
+            self._refused, self._stood_on = 0, set()
+            self._nodes.forget()
             return result
-        nodes = self._arrivals.look(self._cluster_state, awaited)
-        self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
-        for type_name, of_type in nodes.items():
-            for failure in of_type.failures[-1:]:
-                self._fail(type_name, now_ns, failure)
-        for type_name in never_there:
-            self._fail(type_name, now_ns, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
-        self._take_timeouts(now_ns, result)
-        pods = self._in_line(now_ns)
-        barred = self._barred(pods, nodes, now_ns)
-        resting = self._resting(pods, barred, now_ns)
-        pods.sort(key=lambda each: each.pod.metadata.uid in resting)  # no node is asked for these now, whoever they are
-        unasked = self._unasked(nodes, barred)
-        left, found, wanted = self._plan(pods, unasked, nodes, barred, now_ns)
-        in_use = unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
-        for of_type in nodes.values():
-            of_type.idle -= in_use | self._gangs.starting_on()
-        self._adjust(wanted, nodes, found, now_ns, result)
+        nodes = self._nodes.look(state, ordered)
+        self._backoff.settle(state.knows, self._place)
+        self._take_failures(nodes, never_there, result)
+        pods = self._in_line()
+        barred = self._barred(pods, nodes)
+        left, found, wanted = self._wanted(pods, self._unasked(nodes, barred), nodes, barred)
+        self._adjust(wanted, nodes, found, result)
+        self._stand_on_idle(nodes, self._kept(found), result)
+        result.unmarked = self.placeholders.unmarked()
         self._refused = len(found.refused)
-        uids = waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
-        pausing = {
-            uid: name
-            for uid, name in resting.items()
-            if found.types.get(uid, name) == name and uid not in found.on_starting
-        }
-        self._line.note(found.types.keys() - pausing.keys(), found.refused.keys() | left | pausing.keys(), uids)
+        uids = waiting.refused.keys() | {pod.metadata.uid for pod in of_gangs}
+        self._line.note(found.types, found.refused.keys() | left, uids)
         self._events.keep(uids)
-        late = {each.pod.metadata.uid for each in pods if self._is_late(each.pod, now_ns)}
-        outlook = NodeRequestOutlook(found, wanted, pausing, left, late)
-        result.events += self._events.tell([each.pod for each in pods], outlook, now_ns)
+        for each in pods:
+            wording = self._wording(each.pod, found, wanted, left)
+            if wording is not None:
+                result.events += self._events.new_event(each.pod, wording, now_ns)
         return result
 
     def stands_on(self, node: str) -> bool:
         return self._stood_on is not None and node in self._stood_on
 
-    def being_deleted(self, placeholders: Mapping[str, Pod]) -> bool:
-        """Return whether some of the ``placeholders`` that are there were deleted."""
-        return self._requests.being_deleted(placeholders)
-
     def abandon(self) -> None:
-        self._requests.abandon()
+        """Forget what was decided: nothing of it is written."""
+        self.placeholders.abandon()
         self._events.clear()
 
     # -- what there is
 
-    def _waits(self, pod: Pod, now_ns: int) -> float:
+    def _waits(self, pod: Pod) -> float:
         """Return for how many seconds kube-scheduler and autoscalers have seen a pod: a gate hides it from them."""
-        released_ns = self._released.get(pod.metadata.uid)
-        return _age(pod, now_ns) if released_ns is None else max(0, now_ns - released_ns) / _SECOND
+        since_ns = self._released.get(pod.metadata.uid, unix_seconds(pod.metadata.creation_timestamp) * _SECOND)
+        return max(0.0, self._state.now_ns - since_ns) / _SECOND
+
+    def _is_late(self, pod: Pod) -> bool:
+        return self._waits(pod) >= self._wait_seconds
 
     def _candidate(self, pod: Pod) -> GangCandidate | None:
         try:
-            return GangCandidate(pod, self._cluster_state.placement.engine.request(pod))
+            return GangCandidate(pod, self._state.placement.engine.request(pod))
         except RequestError:
             return None  # the extender tells
 
-    def _in_line(self, now_ns: int) -> list[GangCandidate]:
+    def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node takes as things stand, alone or with their gangs, in the order of the line."""
-        alone = self._without_place(now_ns)
-        units = [*((each,) for each in alone), *self._of_gangs()]
-        candidates = {unit[0].pod.metadata.uid: unit for unit in units}
-        ordered = self._line.ordered([each.pod for each in unit] for unit in units)
-        return [each for pods in ordered for each in candidates[pods[0].metadata.uid]]
-
-    def _without_place(self, now_ns: int) -> list[GangCandidate]:
-        """Return the single pods that no node takes."""
-        found: list[GangCandidate] = []
-        placement = self._cluster_state.placement
-        settled = [pod for pod in self._waiting.waiting.values() if self._waits(pod, now_ns) >= SETTLING_SECONDS]
-        for (pod,) in self._line.ordered((pod,) for pod in settled):
-            if len(found) == MOST_PODS:
-                break
-            each = self._candidate(pod)
-            booked = self._cluster_state.ledger.booking(pod.metadata.uid)
-            if each is None or each.request is None or booked is not None:  # booked: it preempts, or is being bound
-                continue
-            names = [name for name, reason in placement.predicates.reasons(pod).items() if reason is None]
-            if not placement.engine.filter(each.request, names).feasible:
-                found.append(each)
-        return found
-
-    def _of_gangs(self) -> list[list[GangCandidate]]:
-        """Return the pods of gangs that lack room, gang by gang."""
         gangs: dict[GangName | None, list[Pod]] = {}
         for pod in self._gangs.without_room():
             gangs.setdefault(gang_of(pod), []).append(pod)
-        first: dict[GangName | None, list[GangCandidate]] = {}
-        for pod in first_pods(self._line.ordered(gangs.values()), MOST_PODS):
-            if (each := self._candidate(pod)) is not None:
-                first.setdefault(gang_of(pod), []).append(each)
-        return list(first.values())
+        units = first_units(self._line.ordered(gangs.values()), MOST_PODS)
+        settled = [pod for pod in self._state.waiting.refused.values() if self._waits(pod) >= SETTLING_SECONDS]
+        alone = 0
+        for unit in self._line.ordered((pod,) for pod in settled):
+            if alone == MOST_PODS:
+                break
+            if self._is_without_place(unit[0]):
+                units.append(unit)
+                alone += 1
+        candidates = (self._candidate(pod) for unit in self._line.ordered(units) for pod in unit)
+        return [each for each in candidates if each is not None]
 
-    def _place(self, uid: str) -> Place | None:
-        booking = self._cluster_state.ledger.booking(uid)
+    def _is_without_place(self, pod: Pod) -> bool:
+        each, placement = self._candidate(pod), self._state.placement
+        # A pod with a booking preempts, or is being bound.
+        if each is None or each.request is None or self._state.ledger.booking(pod.metadata.uid) is not None:
+            return False
+        names = placement.predicates.open_nodes(pod)
+        return not placement.engine.filter(each.request, names).feasible
+
+    def _place(self, uid: str) -> tuple[str, int] | None:
+        """Return the type of the node that a pod is bound to, "" for none, and when that was created (Unix ns)."""
+        booking = self._state.ledger.booking(uid)
         if booking is None or booking.reserved:
             return None
-        node = self._cluster_state.nodes.get(booking.node)
-        type_name = next((kind.name for kind in self._types if node is not None and kind.has(node)), "")
-        return Place(type_name, self._arrivals.joined_ns(booking.node))
+        node = self._state.nodes.get(booking.node)
+        if node is None:
+            return "", 0
+        type_name = next((name for name, kind in self._types.items() if kind.has(node)), "")
+        return type_name, int(unix_seconds(node.metadata.creation_timestamp) * _SECOND)
 
     # -- how many nodes are wanted
 
     def _unasked(self, nodes: Mapping[str, TypeNodes], barred: BarredTypes) -> UnaskedNodes:
         """Return how an autoscaler sees the nodes that there are."""
-        state = self._cluster_state
+        state = self._state
         starting = {
             name: as_described(state.nodes[name], kind)
-            for kind in self._types
+            for kind in self._types.values()
             for name in sorted(nodes[kind.name].starting_for_karpenter)
         }
         in_sum = NodesInSum(state.placement.predicates, state.reserved_pods(), starting)
-        return UnaskedNodes(in_sum, self._types, self._configuration, barred)
+        return UnaskedNodes(in_sum, tuple(self._types.values()), self._configuration, barred)
 
-    def _plan(
+    def _wanted(
         self,
         pods: Sequence[GangCandidate],
         unasked: UnaskedNodes,
         nodes: Mapping[str, TypeNodes],
         barred: BarredTypes,
-        now_ns: int,
     ) -> tuple[set[str], NewNodes, Counter[str]]:
         """Return who is left to the autoscaler, where the others go, and how many nodes of each type are wanted.
 
         Of pods that autoscalers see, like ones belong together: once one has waited for ``waitSeconds``, those are
         left to the autoscaler that it surely adds nodes for as soon as it can; beside a placeholder it would add as
         many again. What it is about to add for fresh ones is subtracted, but not from what pods need that have waited
-        for as long.
+        for as long. On the nodes where it expects pods it puts no placeholder: these are not idle to it.
         """
         seen = {each.pod.metadata.uid: likeness(each) for each in pods if not each.pod.spec.scheduling_gates}
-        late_kinds = {
-            seen[each.pod.metadata.uid]
-            for each in pods
-            if each.pod.metadata.uid in seen and self._is_late(each.pod, now_ns)
-        }
+        late_kinds = {seen.get(each.pod.metadata.uid) for each in pods if self._is_late(each.pod)}
 
         def is_late(each: GangCandidate) -> bool:
             like = seen.get(each.pod.metadata.uid)
-            return self._is_late(each.pod, now_ns) if like is None else like in late_kinds
+            return self._is_late(each.pod) if like is None else like in late_kinds
 
-        left = unasked.left(each for each in pods if each.pod.metadata.uid in seen and is_late(each))
+        visible = [each for each in pods if each.pod.metadata.uid in seen]
+        left = unasked.left(each for each in visible if is_late(each))
         planned = [each for each in pods if each.pod.metadata.uid not in left]
+        types = tuple(self._types.values())
         starting = {name: each.starting for name, each in nodes.items()}
-        found = new_nodes(planned, self._types, starting, self._configuration, barred)
+        found = new_nodes(planned, types, starting, self._configuration, barred)
         added = unasked.counts([each for each in planned if each.pod.metadata.uid in seen and not is_late(each)])
         wanted = found.counts - added
         if added:
             late = [each for each in planned if is_late(each)]
-            needed = new_nodes(late, self._types, starting, self._configuration, barred)
-            wanted |= needed.counts
+            wanted |= new_nodes(late, types, starting, self._configuration, barred).counts
+        in_use = unasked.starting_in_use(visible) | self._gangs.starting_on()
+        for of_type in nodes.values():
+            of_type.idle -= in_use
         return left, found, wanted
-
-    def _is_late(self, pod: Pod, now_ns: int) -> bool:
-        return self._waits(pod, now_ns) >= self._scaling.wait_seconds
 
     # -- which types may be asked for
 
-    def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], now_ns: int) -> BarredTypes:
+    def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return by UID and type why no node of the type is asked for that pod, though one as described would do.
 
         Nodes show that their type is not as described. One that has taken on the type's label later shows nothing: it
         may be in the hands of somebody who wants no other to come.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
-        empty = self._cluster_state.empty_placement
-        for kind in self._types:
-            usable, pausing = nodes[kind.name].usable, self._failures.pausing(kind.name, now_ns)
-            labels = self._cluster_state.settled_labels
+        now_ns, asking, labels = self._state.now_ns, self.placeholders.asking(), self._state.settled_labels
+        for kind in self._types.values():
+            usable, pausing = nodes[kind.name].usable, self._backoff.pausing(kind.name, now_ns)
             believed = any(labels.label(name, kind.key) == kind.value for name in usable)
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
+                order = self._backoff.order(*key)
                 if pausing is not None:
                     barred[key] = pausing
-                elif believed and each.request is not None:
-                    lacking = empty.predicates.alone(each.pod)
-                    taking = [name for name in usable if lacking.get(name) is None]
-                    if not taking:
-                        why = lacking.get(usable[0])
-                        barred[key] = refusal_by(
-                            NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else ""
-                        )
-                    elif not empty.engine.filter(each.request, taking).feasible:
-                        barred[key] = refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
+                elif believed and (lacking := self._lacking(each, usable)) is not None:
+                    barred[key] = lacking
+                elif order is not None and order.pauses(now_ns) and order.jobs.isdisjoint(asking):
+                    barred[key] = refusal_by(NodeTypeRule.OTHERS_FIRST, there=order.times)
         return barred
 
-    def _fail(self, type_name: str, now_ns: int, refusal: Refusal[NodeTypeRule]) -> None:
-        """Ask for no node of a type for a while, each time for longer."""
-        self._failures.fail(type_name, refusal, now_ns)
-        self._events.happened_again(EventReason.NODE_NOT_ADDED)
+    def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
+        """Return why none of the usable nodes of a type would take a pod if it were empty, None where one would."""
+        empty = self._state.empty_placement
+        if each.request is None:
+            return None
+        open_nodes = set(empty.predicates.open_alone(each.pod))
+        taking = [name for name in usable if name in open_nodes]
+        if not taking:
+            why = empty.predicates.reason(each.pod, usable[0])
+            return refusal_by(NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else "")
+        if empty.engine.filter(each.request, taking).feasible:
+            return None
+        return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
 
-    def _take_timeouts(self, now_ns: int, result: NodeRequestRound) -> None:
-        """Give up placeholders that no node came for."""
-        there = self._requests.alive()
-        late = {type_of(pod) for pod in there if _age(pod, now_ns) > self._scaling.wait_seconds}
+    def _take_failures(self, nodes: Mapping[str, TypeNodes], never_there: Set[str], result: NodeRequestRound) -> None:
+        """Pause the types that have failed since the last round; give up placeholders that no node came for."""
+        late = self.placeholders.late(self._state.now_ns)
+        failed = {name: of_type.failure for name, of_type in nodes.items() if of_type.failure is not None}
+        failed |= dict.fromkeys(never_there, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
+        failed |= dict.fromkeys(late, refusal_by(NodeTypeRule.PAUSED))
+        for name, refusal in failed.items():
+            self._backoff.fail(name, refusal, self._state.now_ns)
+            self._events.happened_again(EventReason.NODE_NOT_ADDED)
         for name in late:
-            self._fail(name, now_ns, refusal_by(NodeTypeRule.PAUSED))
-        result.deleted += [self._requests.delete(pod) for pod in there if type_of(pod) in late]
+            result.deleted += [self.placeholders.delete(each) for each in self.placeholders.oldest_first(name)]
 
     # -- what is asked for
 
     def _adjust(
-        self,
-        wanted: Counter[str],
-        nodes: Mapping[str, TypeNodes],
-        found: NewNodes,
-        now_ns: int,
-        result: NodeRequestRound,
+        self, wanted: Counter[str], nodes: Mapping[str, TypeNodes], found: NewNodes, result: NodeRequestRound
     ) -> None:
         """Have as many placeholders of each type as nodes are wanted, and may be asked for now.
 
         Each node that joins ends a placeholder: if as many are wanted as before, others got the node, or it is of no
         use.
         """
-        requested, kinds = self._requests.counts(), {kind.name: kind for kind in self._types}
-        for name in requested.keys() | wanted.keys():
+        now_ns = self._state.now_ns
+        for name in self.placeholders.types() | wanted.keys():
             joined = nodes[name].joined if name in nodes else 0
-            ended = self._requests.alive(name)[: max(requested[name] - wanted[name], joined)]
-            result.deleted += [self._requests.delete(pod) for pod in ended]
-            more = wanted[name] - requested[name] + len(ended)
-            ready = [uid for uid in self._without_order(name, found) if not self._orders.pauses(uid, name, now_ns)]
-            jobs = [self._requests.create(kinds[name], now_ns) for _ in range(min(more, len(ready)))]
+            there = self.placeholders.oldest_first(name)
+            ended = there[: max(len(there) - wanted[name], joined)]
+            result.deleted += [self.placeholders.delete(each) for each in ended]
+            ready = self._without_order(name, found)
+            more = wanted[name] - len(there) + len(ended)
+            jobs = [self.placeholders.create(self._types[name], now_ns) for _ in range(min(more, len(ready)))]
             if jobs:
                 result.created += jobs
-                self._orders.note(ready, name, [job["metadata"]["name"] for job in jobs], now_ns)
+                self._backoff.ordered(ready, name, [job["metadata"]["name"] for job in jobs], now_ns)
                 self._events.happened_again(EventReason.NODE_REQUESTED, ready)
-        self._stand_on_idle(nodes, self._kept(found), now_ns, result)
-        there = (pod for idle in (False, True) for pod in self._requests.alive(idle=idle))
-        result.unmarked = [pod for pod in there if not pod.status.conditions]
 
-    def _stand_on_idle(
-        self, nodes: Mapping[str, TypeNodes], kept: Set[str], now_ns: int, result: NodeRequestRound
-    ) -> None:
+    def _without_order(self, type_name: str, found: NewNodes) -> list[str]:
+        """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
+        asking, now_ns = self.placeholders.asking(), self._state.now_ns
+        wanting = [uid for uid, name in found.types.items() if name == type_name and uid not in found.on_starting]
+        orders = {uid: self._backoff.order(uid, type_name) for uid in wanting}
+        return [
+            uid
+            for uid, order in orders.items()
+            if order is None or (order.jobs.isdisjoint(asking) and not order.pauses(now_ns))
+        ]
+
+    def _stand_on_idle(self, nodes: Mapping[str, TypeNodes], kept: Set[str], result: NodeRequestRound) -> None:
         """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none.
 
         Else there is one for each of the nodes ``kept``, and for those that Karpenter would put it on instead.
         """
-        asked, there = self._requests.counts(), self._requests.counts(idle=True)
-        kinds = {kind.name: kind for kind in self._types}
         stood_on = set[str]()
-        for name in kinds.keys() | there.keys():
+        for name in self._types.keys() | self.placeholders.types():
             of_type = nodes.get(name, TypeNodes())
             waiting = of_type.idle & kept
             beside = of_type.idle & of_type.starting_for_karpenter if waiting else set()
-            taken = of_type.idle if asked[name] else waiting | beside
+            taken = of_type.idle if self.placeholders.count(name) else waiting | beside
             stood_on |= taken
-            wanted = min(len(taken), _MOST_IDLE)
-            more = range(wanted - there[name])
-            result.created += [self._requests.create(kinds[name], now_ns, idle=True) for _ in more]
-            spare = self._requests.alive(name, idle=True)[: max(0, there[name] - wanted)]
-            result.deleted += [self._requests.delete(pod) for pod in spare]
+            wanted, there = min(len(taken), _MOST_IDLE), self.placeholders.oldest_first(name, idle=True)
+            for _ in range(wanted - len(there)):
+                result.created.append(self.placeholders.create(self._types[name], self._state.now_ns, idle=True))
+            spare = there[: max(0, len(there) - wanted)]
+            result.deleted += [self.placeholders.delete(each) for each in spare]
         self._stood_on = stood_on
 
     def _kept(self, found: NewNodes) -> set[str]:
         """Return the nodes with room for a part of a gang, as long as its types have not failed too often."""
-        hopeful = set[GangName | None]()
+        hopeful = set[GangName]()
         for pod in self._gangs.without_room():
-            refused, chosen = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid)
-            hoped = [name for name, refusal in refused.items() if refusal.rule.passes] if chosen is None else [chosen]
-            if any(self._failures.times(name) < _MOST_FAILURES for name in hoped):
-                hopeful.add(gang_of(pod))
-        return {node for gang in hopeful if gang is not None for node in self._gangs.nodes_with_room(gang)}
+            why, chosen, gang = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid), gang_of(pod)
+            hoped = [name for name, refusal in why.items() if refusal.rule.passes] if chosen is None else [chosen]
+            if gang is not None and any(self._backoff.times_failed(name) < _MOST_FAILURES for name in hoped):
+                hopeful.add(gang)
+        return {node for gang in hopeful for node in self._gangs.nodes_with_room(gang)}
 
-    def _resting(self, pods: Sequence[GangCandidate], barred: BarredTypes, now_ns: int) -> dict[str, str]:
-        """Return by UID the types of which the next node for a pod is asked for later only."""
-        jobs = self._requests.jobs()
-        found: dict[str, str] = {}
-        for each in pods:
-            uid = each.pod.metadata.uid
-            for name in (kind.name for kind in reversed(self._types)):
-                order = self._orders.order(uid, name)
-                is_open = order is not None and order.jobs.isdisjoint(jobs) and (uid, name) not in barred
-                if is_open and self._orders.pauses(uid, name, now_ns):
-                    found[uid] = name
-        return found
+    # -- what is said
 
-    def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
-        """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
-        jobs = self._requests.jobs()
-        wanting = [uid for uid, name in found.types.items() if name == kind_name and uid not in found.on_starting]
-        orders = {uid: self._orders.order(uid, kind_name) for uid in wanting}
-        return [uid for uid, order in orders.items() if order is None or order.jobs.isdisjoint(jobs)]
-
-    def not_created(self, job: str, *, refused: bool) -> None:
-        """Note that a Job does not exist; if it was ``refused``, as another one would be, its type pauses."""
-        self._requests.not_created(job, refused=refused)
-
-    def not_deleted(self, job: str) -> None:
-        """Note that a Job could not be deleted; the next round tries again."""
-        self._requests.not_deleted(job)
-
-    def _forget(self, now_ns: int) -> set[str]:
-        """Drop what was remembered of placeholders and pods that are gone; return types without their placeholder."""
-        never_there = self._requests.forget_gone(now_ns)
-        self._failures.forget_old(now_ns)
-        released = self._waiting.waiting.keys() & self._waiting.once_gated
-        self._released = {uid: self._released.get(uid, now_ns) for uid in released}
-        return never_there
-
-
-def _age(pod: Pod, now_ns: int) -> float:
-    """Return how long ago a pod was created, in seconds."""
-    return max(0.0, now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp))
+    def _wording(self, pod: Pod, found: NewNodes, wanted: Counter[str], left: Set[str]) -> Wording | None:
+        """Return reason and text of the event that says how things stand with a pod, None where there is nothing."""
+        uid = pod.metadata.uid
+        if (why := found.refused.get(uid)) is not None:
+            return refused(why)
+        if uid in left:
+            return LEFT
+        if (type_name := found.types.get(uid)) is None:
+            return BEYOND_MOST if self._is_late(pod) else None
+        if type_name not in wanted:
+            return None
+        order = self._backoff.order(uid, type_name)
+        return requested(type_name, order.times if order is not None else 1)

@@ -62,7 +62,7 @@ class PodPreemption:
     def plan(self, state: ClusterState, result: GangRound) -> None:
         """Add to ``result`` what to write now; ``state`` has it in the end."""
         self._state, self._result = state, result
-        pods = state.preemptors.copy()
+        pods = state.waiting.preemptors.copy()
         self._forget(pods)
         if not state.budgets_read:
             return
@@ -81,7 +81,7 @@ class PodPreemption:
             self._rests.pop(uid, None)
             self._nominated.pop(uid, None)
             self._evictions.drop(uid)
-        namespaces = {pod.metadata.namespace for pod in self._state.preemptors.values()}
+        namespaces = {pod.metadata.namespace for pod in self._state.waiting.preemptors.values()}
         self._last_turns = {key: turn for key, turn in self._last_turns.items() if key[1] in namespaces}
 
     def _is_due(self, uid: str, pod: Pod) -> bool:
@@ -130,8 +130,7 @@ class PodPreemption:
                 hopeless.add(search)
         if place is None:
             return
-        for other in place.withdrawn:
-            self._give_up(self._state.preemptors.get(other), f"pod {pod.key} of higher priority takes its place")
+        self._withdraw(place.withdrawn, pod)
         self._reserve(pod, request, place)
 
     def _nominated_node(self, pod: Pod) -> str:
@@ -153,8 +152,7 @@ class PodPreemption:
         None where no evictions are enough, where none are needed, and where only pods of its priority leave.
         """
         state = self._state
-        reasons = state.placement.predicates.reasons(pod)
-        if state.placement.engine.best_first(request, [name for name, reason in reasons.items() if reason is None]):
+        if state.placement.engine.best_first(request, state.placement.predicates.open_nodes(pod)):
             return None
         found = choose_gang_victims(
             [GangCandidate(pod, request)], 1, state.victim_search_input(), self._evictions.rules(), state.now_ns
@@ -294,17 +292,20 @@ class PodPreemption:
             if not evicted:
                 self._give_up(pod, "the pods that have to leave may not be evicted any more")
             return
-        for other in place.withdrawn:
-            self._give_up(self._state.preemptors.get(other), f"pod {pod.key} of higher priority takes its place")
+        self._withdraw(place.withdrawn, pod)
         why = _why(pod, booking.node)
         self._evictions.choose(uid, place.evicted, why)
         if due := self._evictions.due(uid, why, (pod,)):
             self._result.evictions.append(due)
 
-    def _give_up(self, pod: Pod | None, why: str) -> None:
+    def _withdraw(self, uids: Collection[str], pod: Pod) -> None:
+        """Give up the reservations of pods of lower priority whose GPUs ``pod`` gets."""
+        preemptors = self._state.waiting.preemptors
+        for other in [preemptors[uid] for uid in uids if uid in preemptors]:
+            self._give_up(other, f"pod {pod.key} of higher priority takes its place")
+
+    def _give_up(self, pod: Pod, why: str) -> None:
         """Remove the reservation of a pod, and its nomination; if that fails it is tried again in the next round."""
-        if pod is None:
-            return
         self._rests[pod.metadata.uid] = self._state.now_ns + _REST_NS
         self._evictions.drop(pod.metadata.uid)
         self._write(pod, None, "")

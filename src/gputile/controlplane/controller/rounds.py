@@ -17,10 +17,9 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
-from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
+from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequestRound
 from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.waiting_pods import WaitingPods
 
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
@@ -40,7 +39,7 @@ class Planners:
     """Who plans in each round, and who writes it; None where gangs, or node requests, are off."""
 
     gangs: tuple[GangPlanner, GangWriter] | None = None
-    requests: tuple[NodeRequestPlanner, WaitingPods, NodeRequester] | None = None
+    requests: tuple[NodeRequestPlanner, NodeRequester] | None = None
 
 
 async def in_worker_thread(plan: Callable[[], Plans]) -> Plans:
@@ -95,11 +94,10 @@ class Rounds:
         async with self._updates.paused():
             self._state.tick(self._unix_ns())
             snapshot = self._state.snapshot()
-            waiting = self._requests[1].copy() if self._requests is not None else None
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
         if due:
             self._requests_woken, self._requested_at = False, time.monotonic()
-        plans = await self._compute(lambda: self._plan(snapshot, waiting, due=due))
+        plans = await self._compute(lambda: self._plan(snapshot, due=due))
         if not self._active():
             self._abandon(plans)
             return Plans()
@@ -111,13 +109,13 @@ class Rounds:
             await requested
         return plans
 
-    def _plan(self, snapshot: ClusterState, waiting: WaitingPods | None, *, due: bool) -> Plans:
+    def _plan(self, snapshot: ClusterState, *, due: bool) -> Plans:
         """Plan gangs, and after them node requests, if these are ``due`` or placeholders may be in a gang's way."""
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)
-        if self._requests is None or waiting is None or not (due or starts):
+        if self._requests is None or not (due or starts):
             return Plans(gangs)
-        return Plans(gangs, self._requests[0].plan(snapshot, waiting))
+        return Plans(gangs, self._requests[0].plan(snapshot))
 
     def _abandon(self, plans: Plans) -> None:
         if self._gangs is not None:
@@ -130,6 +128,6 @@ class Rounds:
         if self._requests is None:
             return
         if requests is not None:
-            await self._requests[2].write(requests)
+            await self._requests[1].write(requests)
         if starts:
-            await self._requests[2].placeholders_gone()
+            await self._requests[1].placeholders_gone()

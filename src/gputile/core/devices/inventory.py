@@ -52,7 +52,8 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``mode`` and ``unit_mib`` are what the agent has in force; "" and 0 leave them to the node's label and to the
     cluster's configuration (a node that no agent serves yet). ``replicas`` is how many pods have each whole
     GPU in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
-    j-th GPU in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
+    j-th GPU in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count. ``claims`` is whether
+    the node gives its GPUs by ResourceClaims and offers no extended resource.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
@@ -61,6 +62,7 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     unit_mib: int = 0
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)] = 0
     bandwidth: tuple[tuple[float, ...], ...] = ()
+    claims: bool = False
 
 
 def check_inventory(inventory: Inventory) -> Inventory:

@@ -76,7 +76,8 @@ class Shape:
 
     ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
     whole GPUs). ``trust_group`` is the group that may share a GPU without isolation (G5). ``unit_mib`` is the unit
-    that the pod's gpu-mem counts in (0 for whole GPUs).
+    that the pod's gpu-mem counts in (0 for whole GPUs). ``by_claims`` is whether a ResourceClaim asks, which only nodes
+    serve that give their GPUs by claims.
     """
 
     kind: RequestKind
@@ -85,6 +86,7 @@ class Shape:
     percent: int = 0
     trust_group: str = ""
     unit_mib: int = 0
+    by_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
     is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
     ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
-    to start has none. ``repeated`` tells that an earlier plan of the gang kept GPUs, and did not begin. ``preemption``
-    marks a place that other pods leave for a pod of higher priority.
+    to start has none. ``since_ns`` is since when GPUs have been reserved for the gang, by this plan or earlier
+    ones that did not begin. ``preemption`` marks a place that other pods leave for a pod of higher priority.
     """
 
     plan: _Name
@@ -41,7 +41,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expires_ns: int
     allocation: Allocation | None = None
     first: bool = False
-    repeated: bool = False
+    since_ns: int = 0
     preemption: bool = False
     version: int = VERSION
 

@@ -1,11 +1,12 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is prepared once for a pod: it counts pods by topology domain, is
-told of each pod that comes or goes, and is then asked of each node.
+A check is prepared once for a pod: it counts pods by topology domain, is told of each pod that comes or goes, and is
+then asked of each node. A pod with so many terms that they would cost others too much is judged simply: whoever it
+speaks of, it is taken to speak of everybody.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -13,11 +14,7 @@ import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.node_fit import (
-    matches_node,
-    selects,
-    untolerated_taints,
-)
+from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
 from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
 AFFINITY = refusal_by(PredicateRule.AFFINITY)
@@ -27,6 +24,9 @@ SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that the API server gives each namespace: its name. Others are not known here."""
+MOST_PARTS = 256
+"""Terms of a pod, with what they select by; a pod with more is judged simply."""
+_EVERYBODY = LabelSelector()
 
 Labels = Mapping[str, str]
 
@@ -50,42 +50,67 @@ class Check(Protocol):
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
     """Return the checks that ``pod`` calls for, in the order of kube-scheduler's; they have counted nobody yet."""
-    checks: list[Check] = []
-    if constraints := hard_spread(pod):
-        if too_many_parts(constraints):
-            checks.append(_KeptOut(SPREAD))
-        else:
-            known = list(nodes)
-            checks += [_Spread(pod, constraint, known) for constraint in constraints]
+    constraints = hard_spread(pod)
+    known = list(nodes) if constraints else []
+    checks: list[Check] = [_Spread(pod, constraint, known) for constraint in constraints]
     if terms := affinity_terms(pod):
-        checks.append(_KeptOut(AFFINITY) if too_many_parts(terms) else _AffinityTerms(pod, terms))
-    if repelling := anti_affinity_terms(pod):
-        checks.append(_KeptOut(ANTI_AFFINITY) if too_many_parts(repelling) else _AntiAffinity(pod, repelling))
-    checks.append(_ExistingAntiAffinity(pod))
+        checks.append(_AffinityTerms(pod, terms))
+    if anti_affinity_terms(pod):
+        checks.append(_AntiAffinity(pod, existing=False))
+    checks.append(_AntiAffinity(pod, existing=True))
     return checks
 
 
-def hard_spread(pod: Pod) -> list[TopologySpreadConstraint]:
-    return [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
+    """Return the constraints that must hold; of a pod with too many parts one that holds on no node."""
+    hard = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+    return [TopologySpreadConstraint()] if _too_many_parts(hard) else hard
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the anti-affinity terms that must hold; they hold against pods that come later too."""
-    affinity = pod.spec.affinity
-    return (
-        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else ()
-    )
+    """Return the anti-affinity terms that must hold; they hold against pods that come later too.
+
+    A pod with too many parts keeps every other one out of its domains.
+    """
+    anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    terms = anti_affinity.required if anti_affinity is not None else ()
+    if not _too_many_parts(terms):
+        return terms
+    keys = dict.fromkeys(term.topology_key for term in islice(terms, MOST_PARTS))
+    return [PodAffinityTerm(label_selector=_EVERYBODY, topology_key=key, namespace_selector=_EVERYBODY) for key in keys]
 
 
 def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    affinity = pod.spec.affinity
-    return affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
+    """Return the affinity terms that must hold; of a pod with too many parts one that holds on no node."""
+    affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
+    terms = affinity.required if affinity is not None else ()
+    return [PodAffinityTerm()] if _too_many_parts(terms) else terms
+
+
+def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
+    """Return whether terms are too many, or too large, to be compared with every pod; this itself is bounded."""
+    parts = (part for term in terms for part in _parts(term))
+    return next(islice(parts, MOST_PARTS, None), None) is not None
+
+
+def _parts(term: PodAffinityTerm | TopologySpreadConstraint) -> Iterator[object]:
+    yield term
+    yield from term.match_label_keys
+    selectors = [term.label_selector]
+    if isinstance(term, PodAffinityTerm):
+        yield from term.namespaces
+        yield from term.mismatch_label_keys
+        selectors.append(term.namespace_selector)
+    for selector in selectors:
+        if selector is not None:
+            yield from selector.match_labels
+            for expression in selector.match_expressions:
+                yield expression
+                yield from expression.values
 
 
 def looks_at_pods(pod: Pod) -> bool:
-    return bool(pod.spec.topology_spread_constraints and hard_spread(pod)) or bool(
-        anti_affinity_terms(pod) or affinity_terms(pod)
-    )
+    return bool(hard_spread(pod) or anti_affinity_terms(pod) or affinity_terms(pod))
 
 
 def may_follow(pod: Pod) -> bool:
@@ -133,99 +158,48 @@ def _with_keys(
     return LabelSelector(match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra)
 
 
-class _Domains:
-    """The domains that pods are counted in, each a label of nodes."""
+class _Domains(Counter[tuple[str, str]]):
+    """How many pods are in each domain, which is a label of nodes."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-
-    def count(self, key: str, value: str, sign: int) -> None:
-        domain = key, value
-        self._counts[domain] += sign
-        if not self._counts[domain]:
-            del self._counts[domain]
+    def add(self, key: str, labels: Labels, sign: int) -> None:
+        """Count a pod on a node with these ``labels`` in its domain by ``key``; without the label it is in none."""
+        value = labels.get(key)
+        if value is not None:
+            self[key, value] += sign
+            if not self[key, value]:
+                del self[key, value]
 
     def have(self, labels: Labels) -> bool:
-        counts = self._counts
-        if len(counts) <= len(labels):
-            return any(labels.get(key) == value for key, value in counts)
-        return any(label in counts for label in labels.items())
-
-
-MOST_PARTS = 256
-"""Terms of a pod, with what they select by. A pod with more is judged simply, so that it costs others no more."""
-
-
-def too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too many, or too large, to be compared with every pod; this itself is bounded."""
-    parts = 0
-    for term in terms:
-        parts += 1 + len(term.match_label_keys)
-        selectors = [term.label_selector]
-        if isinstance(term, PodAffinityTerm):
-            parts += len(term.namespaces) + len(term.mismatch_label_keys)
-            selectors.append(term.namespace_selector)
-        for selector in selectors:
-            if selector is not None:
-                parts += len(selector.match_labels) + len(selector.match_expressions)
-                parts += sum(len(each.values) for each in islice(selector.match_expressions, MOST_PARTS))
-        if parts > MOST_PARTS:
-            return True
-    return False
-
-
-class _KeptOut:
-    """No node is one for a pod with too many parts."""
-
-    def __init__(self, why: Refusal[PredicateRule]) -> None:
-        self._why = why
-
-    def count(self, placed: Placed, sign: int) -> None:
-        """Where others are does not matter."""
-
-    def reason(self, _: Labels) -> Refusal[PredicateRule] | None:
-        return self._why
+        """Return whether a pod is in one of the domains of a node."""
+        if len(self) <= len(labels):
+            return any(labels.get(key) == value for key, value in self)
+        return any(label in self for label in labels.items())
 
 
 class _AntiAffinity:
-    """No pod that a term speaks of is in the node's domain."""
+    """No pod that a term speaks of is in the node's domain.
 
-    def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
+    The terms are the pod's own, and the others those that they speak of. Or they are those of ``existing`` pods, which
+    speak of this one.
+    """
+
+    def __init__(self, pod: Pod, *, existing: bool) -> None:
         self._pod = pod
-        self._terms = terms
-        self._taken = _Domains()
-
-    def count(self, placed: Placed, sign: int) -> None:
-        labels = placed.node.metadata.labels
-        for term in self._terms:
-            value = labels.get(term.topology_key)
-            if value is not None and term_matches(term, self._pod, placed.pod):
-                self._taken.count(term.topology_key, value, sign)
-
-    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
-        return ANTI_AFFINITY if self._taken.have(labels) else None
-
-
-class _ExistingAntiAffinity:
-    """No pod in one of the node's domains keeps the pod out. One with too many parts keeps every pod out of its own."""
-
-    def __init__(self, pod: Pod) -> None:
-        self._pod = pod
+        self._terms = None if existing else anti_affinity_terms(pod)
         self._closed = _Domains()
 
     def count(self, placed: Placed, sign: int) -> None:
-        labels, terms = placed.node.metadata.labels, anti_affinity_terms(placed.pod)
-        if too_many_parts(terms):
-            for key in {term.topology_key for term in islice(terms, MOST_PARTS)} & labels.keys():
-                self._closed.count(key, labels[key], sign)
-            return
+        owner, other, terms = self._pod, placed.pod, self._terms
+        if terms is None:
+            owner, other, terms = placed.pod, self._pod, anti_affinity_terms(placed.pod)
         for term in terms:
-            value = labels.get(term.topology_key)
-            if value is not None and term_matches(term, placed.pod, self._pod):
-                self._closed.count(term.topology_key, value, sign)
+            if term_matches(term, owner, other):
+                self._closed.add(term.topology_key, placed.node.metadata.labels, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
-        return EXISTING_ANTI_AFFINITY if self._closed.have(labels) else None
+        if not self._closed.have(labels):
+            return None
+        return EXISTING_ANTI_AFFINITY if self._terms is None else ANTI_AFFINITY
 
 
 class _AffinityTerms:
@@ -234,26 +208,20 @@ class _AffinityTerms:
     def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
         self._pod = pod
         self._terms = terms
-        self._domains: list[Counter[str]] = [Counter() for _ in terms]
+        self._domains = [_Domains() for _ in terms]
         self._seeks_itself = all(term_matches(term, pod, pod) for term in terms)
 
     def count(self, placed: Placed, sign: int) -> None:
-        if not all(term_matches(term, self._pod, placed.pod) for term in self._terms):
-            return
-        for term, domains in zip(self._terms, self._domains, strict=True):
-            value = placed.node.metadata.labels.get(term.topology_key)
-            if value is not None:
-                domains[value] += sign
-                if not domains[value]:
-                    del domains[value]
+        if all(term_matches(term, self._pod, placed.pod) for term in self._terms):
+            for term, domains in zip(self._terms, self._domains, strict=True):
+                domains.add(term.topology_key, placed.node.metadata.labels, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         if any(term.topology_key not in labels for term in self._terms):
             return AFFINITY
         if self._seeks_itself and not any(self._domains):
             return None
-        pairs = zip(self._terms, self._domains, strict=True)
-        return None if all(labels[term.topology_key] in known for term, known in pairs) else AFFINITY
+        return None if all(domains.have(labels) for domains in self._domains) else AFFINITY
 
 
 class _Spread:

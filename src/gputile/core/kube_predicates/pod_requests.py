@@ -4,7 +4,7 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -163,14 +163,13 @@ def node_allocatable(node: Node) -> Amounts:
 
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
-) -> Refusal[PredicateRule] | None:
-    """Return that the node lacks a resource, the first one; None where there is enough of all."""
+) -> Iterator[Refusal[PredicateRule]]:
+    """Yield each resource that the node lacks for a pod, its place as a pod first."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
-        return TOO_MANY_PODS
+        yield TOO_MANY_PODS
     for name, amount in needs.items():
         if amount > allocatable.get(name, 0) - used.get(name, 0):
-            return lacks(name)
-    return None
+            yield lacks(name)
 
 
 def lacks(name: str) -> Refusal[PredicateRule]:

@@ -9,112 +9,84 @@ from typing import Final, NamedTuple
 
 from gputile.api.core import PodSpec
 from gputile.api.disks import DiskVolume
-from gputile.core.refusal import PredicateRule, refusal_by
+from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
-HOST_PORTS: Final = refusal_by(PredicateRule.HOST_PORTS)
+ALL, READERS = "", "readers"
 _ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - compared, and never listened on
+_PORT: Final = "port"
+_PORT_TAKEN: Final = refusal_by(PredicateRule.HOST_PORTS)
+_DISK_TAKEN: Final = refusal_by(PredicateRule.DISK_TAKEN)
 
 
-class HostPort(NamedTuple):
-    """A port of a node, at one of its addresses or at all of them."""
+class Exclusive(NamedTuple):
+    """A port or a disk of a node, and the part of it that a pod takes.
 
-    number: int
-    protocol: str
-    address: str
+    That is ``ALL`` of it, one address of a port, or the place of one more of the ``READERS`` of a disk, who share it.
+    """
+
+    thing: tuple[str, ...]
+    part: str
+
+    @property
+    def refusal(self) -> Refusal[PredicateRule]:
+        return _PORT_TAKEN if self.thing[0] == _PORT else _DISK_TAKEN
 
 
-def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the ports that the pod's containers and sidecars take of its node.
+def exclusives(spec: PodSpec) -> tuple[Exclusive, ...]:
+    """Return the ports that the pod's containers and sidecars take of its node, and the disks that it names.
 
     The API server writes the ports of containers in the host's network as host ports, so no pod's network is read here.
     """
     sidecars = (each for each in spec.init_containers if each.ports and each.restart_policy == "Always")
-    return tuple(
-        HostPort(port.host_port, port.protocol or "TCP", port.host_ip or _ALL_ADDRESSES)
+    ports = (
+        Exclusive(
+            (_PORT, str(port.host_port), port.protocol or "TCP"),
+            ALL if port.host_ip in ("", _ALL_ADDRESSES) else port.host_ip,
+        )
         for container in (*sidecars, *spec.containers)
         for port in container.ports
     )
+    return (*ports, *(disk for volume in spec.volumes for disk in _disks(volume)))
 
 
-class TakenPorts:
-    """The ports of one node that pods have; each is counted, as pods that no scheduler placed may share one."""
-
-    def __init__(self) -> None:
-        self._addresses: dict[tuple[int, str], Counter[str]] = {}
-
-    def counted(self, ports: Iterable[HostPort], sign: int) -> "TakenPorts":
-        """Return the ports with those of a pod that came (1), or without those of one that went (-1)."""
-        found = TakenPorts()
-        found._addresses = {port: taken.copy() for port, taken in self._addresses.items()}
-        for number, protocol, address in ports:
-            taken = found._addresses.setdefault((number, protocol), Counter())
-            taken[address] += sign
-            if not taken[address]:
-                del taken[address]
-            if not taken:
-                del found._addresses[number, protocol]
-        return found
-
-    def conflict(self, ports: Iterable[HostPort]) -> bool:
-        """Return whether one of ``ports`` is taken; a port at all addresses is taken by one at any of them."""
-        for number, protocol, address in ports:
-            taken = self._addresses.get((number, protocol))
-            if taken and (address == _ALL_ADDRESSES or _ALL_ADDRESSES in taken or address in taken):
-                return True
-        return False
-
-
-DISK_TAKEN: Final = refusal_by(PredicateRule.DISK_TAKEN)
-
-
-class Disk(NamedTuple):
-    """A disk; ``name`` tells those of a ``kind`` apart. Pods that only read it can share it."""
-
-    kind: str
-    name: tuple[str, ...]
-    shared: bool
-
-
-def disks(spec: PodSpec) -> tuple[Disk, ...]:
-    """Return the disks that the pod names; one of Ceph is there for each of its monitors."""
-    return tuple(disk for volume in spec.volumes for disk in _disks(volume))
-
-
-def _disks(volume: DiskVolume) -> Iterator[Disk]:
+def _disks(volume: DiskVolume) -> Iterator[Exclusive]:
+    """Yield the disk of a volume; one of Ceph is there for each of its monitors."""
     if (gce := volume.gce_persistent_disk) is not None:
-        yield Disk("gce", (gce.pd_name,), gce.read_only)
+        yield Exclusive(("gce", gce.pd_name), READERS if gce.read_only else ALL)
     if (aws := volume.aws_elastic_block_store) is not None:
-        yield Disk("aws", (aws.volume_id,), False)
+        yield Exclusive(("aws", aws.volume_id), ALL)
     if (iscsi := volume.iscsi) is not None:
-        yield Disk("iscsi", (iscsi.iqn,), iscsi.read_only)
+        yield Exclusive(("iscsi", iscsi.iqn), READERS if iscsi.read_only else ALL)
     if (rbd := volume.rbd) is not None:
-        yield from (Disk("rbd", (monitor, rbd.pool, rbd.image), rbd.read_only) for monitor in rbd.monitors)
+        part = READERS if rbd.read_only else ALL
+        yield from (Exclusive(("rbd", monitor, rbd.pool, rbd.image), part) for monitor in rbd.monitors)
 
 
-class AttachedDisks:
-    """The disks of the pods of one node."""
+class TakenExclusives:
+    """What the pods of one node have; it is counted, as pods that no scheduler placed may share a part."""
 
     def __init__(self) -> None:
-        self._pods: dict[tuple[str, tuple[str, ...]], list[bool]] = {}
+        self._parts: Counter[Exclusive] = Counter()
+        self._things: Counter[tuple[str, ...]] = Counter()
 
-    def counted(self, attached: Iterable[Disk], sign: int) -> "AttachedDisks":
-        """Return the disks with those of a pod that came (1), or without those of one that went (-1)."""
-        found = AttachedDisks()
-        found._pods = {disk: pods.copy() for disk, pods in self._pods.items()}
-        for kind, name, shared in attached:
-            pods = found._pods.setdefault((kind, name), [])
-            if sign > 0:
-                pods.append(shared)
-                continue
-            pods.remove(shared)
-            if not pods:
-                del found._pods[kind, name]
+    def counted(self, wanted: Iterable[Exclusive], sign: int) -> "TakenExclusives":
+        """Return what is taken with a pod that came (1), or without one that went (-1)."""
+        found = TakenExclusives()
+        found._parts, found._things = self._parts.copy(), self._things.copy()
+        for each in wanted:
+            found._parts[each] += sign
+            found._things[each.thing] += sign
+            if not found._parts[each]:
+                del found._parts[each]
+            if not found._things[each.thing]:
+                del found._things[each.thing]
         return found
 
-    def conflict(self, wanted: Iterable[Disk]) -> bool:
-        """Return whether a pod has one of the disks, except for those that all only read."""
-        return any(
-            not (shared and all(pods))
-            for kind, name, shared in wanted
-            if (pods := self._pods.get((kind, name))) is not None
-        )
+    def conflicts(self, wanted: Iterable[Exclusive]) -> Iterator[Refusal[PredicateRule]]:
+        """Yield a refusal for each of ``wanted`` that another pod has; two parts of a thing are no conflict."""
+        for each in wanted:
+            if each.thing not in self._things:
+                continue
+            taken = each in self._parts and each.part != READERS
+            if taken or each.part == ALL or Exclusive(each.thing, ALL) in self._parts:
+                yield each.refusal

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.ledger.booking import Booking
 
 
@@ -67,6 +68,28 @@ class NodesReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimApplied:
+    """A ResourceClaim was created or changed."""
+
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDeleted:
+    """A ResourceClaim is gone."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsReplaced:
+    """A complete list of the cluster's claims. ``unreadable`` are UIDs of claims of which the last word stands."""
+
+    claims: Sequence[ResourceClaim]
+    unreadable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Assumed:
     """A Binding is about to be sent: its GPUs are taken until the watch confirms it or it is forgotten."""
 
@@ -112,6 +135,9 @@ LedgerEvent = (
     | NodeApplied
     | NodeDeleted
     | NodesReplaced
+    | ClaimApplied
+    | ClaimDeleted
+    | ClaimsReplaced
     | Assumed
     | Confirmed
     | Doubted

@@ -12,10 +12,15 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import DOUBTED, Booking, booking_of
+from gputile.core.ledger.claim_booking import Claims, claim_booking, claim_node
 from gputile.core.ledger.events import (
     Assumed,
+    ClaimApplied,
+    ClaimDeleted,
+    ClaimsReplaced,
     Confirmed,
     Doubted,
     Forgotten,
@@ -56,6 +61,7 @@ class Ledger:
         self._on_node: dict[str, dict[str, Booking]] = {}
         self._owned: set[str] = set()  # nodes whose bookings no snapshot shares
         self._reservations = Reservations()
+        self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
@@ -73,6 +79,7 @@ class Ledger:
         copy._on_node, self._owned = self._on_node.copy(), set()
         copy._plans = {plan: uids.copy() for plan, uids in self._plans.items()}
         copy._reservations = self._reservations.copy()
+        copy.claims = self.claims.copy()
         copy._non_gpu_pods = self._non_gpu_pods.copy()
         copy._most_groups = self._most_groups
         return copy
@@ -108,6 +115,8 @@ class Ledger:
                     self._node_deleted(name)
                 for node in nodes:
                     self._node_applied(node)
+            case ClaimApplied() | ClaimDeleted() | ClaimsReplaced():
+                self._claims_changed(event)
             case Assumed(booking):
                 self._assume(booking)
             case Confirmed(uid):
@@ -164,6 +173,38 @@ class Ledger:
             version = pod.metadata.resource_version
             self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
+    def _claims_changed(self, event: ClaimApplied | ClaimDeleted | ClaimsReplaced) -> None:
+        match event:
+            case ClaimApplied(claim):
+                self._claim_applied(claim)
+            case ClaimDeleted(uid):
+                self.claims.drop(uid)
+                self._release(uid)
+            case ClaimsReplaced(claims, unreadable):
+                there = {claim.metadata.uid for claim in claims} | unreadable
+                for uid in self.claims.uids():
+                    if uid not in there:
+                        self.claims.drop(uid)
+                        self._release(uid)
+                for claim in claims:
+                    self._claim_applied(claim)
+
+    def _claim_applied(self, claim: ResourceClaim) -> None:
+        self.claims.put(claim)
+        group = self.configuration.trust.group_of(claim.metadata.namespace)
+        booking = claim_booking(claim, self.info_of(claim_node(claim)), group)
+        if booking != self._bookings.get(claim.metadata.uid):
+            self._release(claim.metadata.uid)
+            if booking is not None:
+                self._book(booking)
+
+    def _reread_claims(self, node: str) -> None:
+        """Book the claims on a node anew: the devices that they name may be other GPUs now, or unknown."""
+        for uid in list(self._on_node.get(node, ())):
+            claim = self.claims.get(uid)
+            if claim is not None:
+                self._claim_applied(claim)
+
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
         for node, host in changes:
             row = self.row_of.get(node)
@@ -194,10 +235,11 @@ class Ledger:
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, what pods have that a list no longer names; ``there`` are the UIDs of those that it names.
 
-        What is assumed or was read stays, also between two steps: the list may be older than that, and whoever brought
-        it looks after it. No watch of pods may go on meanwhile.
+        Claims stay: another list has these. What is assumed or was read stays, also between two steps: the list may be
+        older than that, and whoever brought it looks after it. No watch of pods may go on meanwhile.
         """
-        for number, uid in enumerate([uid for uid in self._bookings if uid not in there], 1):
+        gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
+        for number, uid in enumerate(gone, 1):
             held = self._bookings.get(uid)
             if held is not None and held.assumed_at is None:
                 self._release(uid)
@@ -226,6 +268,7 @@ class Ledger:
         self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
         for booking in self._on_node.get(node_info.name, {}).values():
             self._table.take(row, booking)
+        self._reread_claims(node_info.name)
         self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)
 
@@ -233,6 +276,7 @@ class Ledger:
         row = self._table.drop(name)
         if row is not None:
             self.changes.add(row)
+            self._reread_claims(name)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
         """Block the node while a pod is on GPUs that nobody knows: any GPU could be the one it is on."""
@@ -316,6 +360,13 @@ class Ledger:
     def by_plan(self, plan: str) -> list[Booking]:
         """Return the bookings that a gang's plan gave, reserved and taken."""
         return [self._bookings[uid] for uid in self._plans.get(plan, ())]
+
+    def reserved(self) -> Iterator[Booking]:
+        """Yield the reservations that keep GPUs now."""
+        for uid in self._reservations.uids():
+            booking = self._bookings.get(uid)
+            if booking is not None and booking.reserved:
+                yield booking
 
     def on_gpu(self, node: str, uuid: str) -> Iterator[Booking]:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))

@@ -7,8 +7,6 @@ columns grow by doubling. A row without a node has no usable GPU.
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.kube_predicates.node_answers import RecentChanges
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -28,8 +26,9 @@ class NodeArrays:
     none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the
     less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``,
     whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``, ``packed``, whether its
-    GPUs are chosen by what later pods will want, ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the
-    machine's memory that pods may take of it, and ``cpu`` and ``host_mib``, what they have left of that.
+    GPUs are chosen by what later pods will want, ``by_claims``, whether ResourceClaims ask for them, ``all_cpu`` and
+    ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it, and ``cpu`` and
+    ``host_mib``, what they have left of that.
     """
 
     def __init__(self, rows: int = 16, gpus: int = FEW_GPUS) -> None:
@@ -45,6 +44,7 @@ class NodeArrays:
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
         self.packed: Bool = np.zeros(rows, np.bool_)
+        self.by_claims: Bool = np.zeros(rows, np.bool_)
         self.many: Bool = np.zeros(rows, np.bool_)
         self.all_cpu: Int64 = np.zeros(rows, np.int64)
         self.all_host_mib: Int64 = np.zeros(rows, np.int64)
@@ -92,15 +92,28 @@ class NodeArrays:
             array[row] = 0
 
 
-class Changes(RecentChanges[int]):
-    """The rows that changed: who fell behind further than the log reaches recomputes everything."""
+class Changes:
+    """A log of the rows that changed, bounded: who fell behind further than it reaches recomputes everything."""
 
     def __init__(self, keep: int = 4096) -> None:
-        super().__init__(keep)
+        self._keep = keep
+        self._rows: list[int] = []
+        self._base = 0
+
+    @property
+    def position(self) -> int:
+        """The number of changes so far: what to pass to ``rows_since`` the next time."""
+        return self._base + len(self._rows)
+
+    def add(self, row: int) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= 2 * self._keep:
+            self._base += self._keep
+            del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
         """Return the distinct rows that changed since ``position``, None where the log does not reach back so far."""
-        if not self.reaches(position):
+        if position < self._base:
             return None
         # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.
-        return np.array(sorted(set(self.since(position))), dtype=np.intp)
+        return np.array(sorted(set(self._rows[position - self._base :])), dtype=np.intp)

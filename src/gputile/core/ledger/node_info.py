@@ -21,6 +21,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import nearest
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.inventory import (
     Inventory,
     InventoryError,
@@ -76,7 +77,8 @@ class NodeInfo:
     where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
     ``unit_mib`` the one that is in force on this one. ``closed`` says whether Kubernetes lets it take no new pods now:
     it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be booked all the same. ``checked`` is what
-    kube-scheduler checks of the node alone: its name, labels and taints; None where it has no GPUs.
+    kube-scheduler checks of the node alone: its name, labels and taints; None where it has no GPUs. ``by_claims`` is
+    whether it gives its GPUs by ResourceClaims: kube-scheduler then allocates the first GPU that fits, by index.
     """
 
     name: str
@@ -94,6 +96,7 @@ class NodeInfo:
     configured_unit_mib: int = 0
     closed: bool = False
     checked: Node | None = None
+    by_claims: bool = False
 
     def gpu_total(self, position: int) -> int:
         """Return the MiB of a GPU that can be given away: whole units of it where pods ask for units."""
@@ -126,6 +129,8 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     inventory, unreadable = _inventory(meta)
     mode, unknown = _mode(meta, inventory)
     problem = unknown or unreadable
+    if inventory.claims and (mode is Mode.SHARE or inventory.replicas):
+        problem = "it gives by claims what pods share without isolation: nothing would keep trust groups apart"
     if problem:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
@@ -134,7 +139,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
-    unit_mib = inventory.unit_mib or configuration.unit_mib
+    unit_mib = CLAIM_UNIT_MIB if inventory.claims else inventory.unit_mib or configuration.unit_mib
     return NodeInfo(
         name=meta.name,
         address=node.internal_ip,
@@ -153,6 +158,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         checked=Node(metadata=ObjectMeta(name=meta.name, labels=meta.labels), spec=node.spec)
         if inventory.gpus
         else None,
+        by_claims=inventory.claims,
     )
 
 
@@ -207,6 +213,8 @@ def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> Servin
     if inventory.gpus and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED
+        if mode is Mode.TOPOLOGY and inventory.claims:
+            return ServingMode.WHOLE
         return _SERVING_MODE.get(mode, ServingMode.MEMORY)
     reported = INVENTORY_ANNOTATION in node.metadata.annotations
     if not reported and mode is Mode.EXCLUSIVE and count_of(node.status.allocatable, WHOLE_GPU):
@@ -240,7 +248,7 @@ def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mi
     its GPUs, kube-scheduler and the extender place pods there.
     """
     offered = node.status.allocatable or node.status.capacity
-    if not offered or mode is None:
+    if not offered or mode is None or inventory.claims:
         return None
     expected = [name for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n]
     if expected and not any(count_of(offered, name) for name in expected):

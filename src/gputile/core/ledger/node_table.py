@@ -53,7 +53,8 @@ class NodeTable:
         arrays.unit[row] = node_info.unit_mib
         arrays.spread[row] = node_info.placement == "spread"
         arrays.grouped[row] = node_info.grouped
-        arrays.packed[row] = node_info.placement == "packing"
+        arrays.packed[row] = node_info.placement == "packing" and not node_info.by_claims
+        arrays.by_claims[row] = node_info.by_claims
         arrays.many[row] = len(gpus) > FEW_GPUS
         arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
         arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
@@ -74,13 +75,13 @@ class NodeTable:
         """Let a node take nothing, or again what it serves.
 
         A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and GPUs
-        that another device plugin hands out are known to nobody but it.
+        that another device plugin hands out are known to nobody but it. So does a node of claims: kube-scheduler counts
+        there.
         """
         node_info = self._node_info[row]
         if node_info is not None:
-            self.node_arrays.serving_mode[row] = (
-                ServingMode.BLOCKED if blocked and node_info.serving_mode.blocks else node_info.serving_mode
-            )
+            blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
+            self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
 
     def _new_row(self) -> int:
         if not self._free_rows:

@@ -1,6 +1,6 @@
 """Keeps reservations in the ledger: places that pods were given, and that no Binding has taken yet."""
 
-from collections.abc import Container
+from collections.abc import Container, KeysView
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -83,6 +83,9 @@ class Reservations:
     def get(self, uid: str) -> Booking | None:
         reservation = self._by_uid.get(uid)
         return reservation if reservation is not None and reservation.expires_ns > self._now_ns else None
+
+    def uids(self) -> KeysView[str]:
+        return self._by_uid.keys()
 
     def keep_only(self, *uids: Container[str]) -> None:
         """Drop the reservations of pods that are in none of these."""

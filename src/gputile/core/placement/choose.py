@@ -2,7 +2,8 @@
 
 The label ``ack.node.gpu.placement`` says which GPU of a node a pod gets: ``binpack``, the default, fills one GPU before
 the next; ``spread`` uses the GPU that is less used, so that one failing GPU hurts fewer pods. Under ``packing`` a pod
-gets the GPU whose remnant loses the least of what later pods will want.
+gets the GPU whose remnant loses the least of what later pods will want. On a node that gives its GPUs by claims it gets
+the first that fits, by index: there kube-scheduler chooses.
 """
 
 import numpy as np
@@ -33,7 +34,9 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
         return ()
     ready = [(i, gpu) for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
     if shape.kind is RequestKind.SHARED:
-        if node.info.placement == "packing" and value is not None:
+        if node.info.by_claims:
+            chosen = [gpu for _, gpu in ready[: shape.gpus]]
+        elif node.info.placement == "packing" and value is not None:
             by_worth = [(packing_key(node, gpu, shape, value), gpu) for _, gpu in ready]
             chosen = [gpu for _, gpu in sorted(by_worth, key=lambda pair: pair[0])[: shape.gpus]]
         else:

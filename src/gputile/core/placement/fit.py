@@ -43,12 +43,13 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_unit(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the pod and the node count memory alike.
+    """Return whether the pod and the node count memory alike, and GPUs alike: by claims, or by extended resources.
 
     The kubelet counts units: if the pod's unit differed from the node's, it would give other bytes than the ledger
     books (B1).
     """
-    return shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
+    alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
+    return alike and node_info.by_claims == shape.by_claims
 
 
 def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
@@ -85,7 +86,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.UNPLACED, text, about=node.blocked_by[0])
     if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
-    if not serves(node.serving_mode, shape):
+    if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
     if not same_unit(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
@@ -167,6 +168,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
 def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
     if node_info.mode is None:
         return node_info.problem
+    if node_info.by_claims != shape.by_claims:
+        by = ("extended resources", "claims")
+        return f"it gives its GPUs by {by[node_info.by_claims]}; the pod asks by {by[shape.by_claims]}"
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"

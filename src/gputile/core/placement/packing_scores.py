@@ -292,7 +292,7 @@ def scores(
     """
     fit, gpus = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
-    if shape.kind is RequestKind.WHOLE:
+    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
         result[
             (arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN) | vectorized.sliced(arrays, shape, group, rows)
         ] = 0

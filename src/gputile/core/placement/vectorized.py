@@ -119,12 +119,12 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     """
     if shape.kind is not RequestKind.SHARED:
         free_gpus = arrays.usable[rows] & (arrays.pods[rows] == 0)
-        return (arrays.serving_mode[rows] == _wanted(shape)) & (_count(free_gpus) >= shape.gpus), free_gpus
+        return serving(arrays, shape, rows) & (_count(free_gpus) >= shape.gpus), free_gpus
     gpus = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
         gpus &= arrays.percent[rows] <= 100 - shape.percent
     gpus &= _company(arrays, group, rows)
-    takes = (arrays.serving_mode[rows] == _wanted(shape)) & (arrays.unit[rows] == shape.unit_mib)
+    takes = serving(arrays, shape, rows) & (arrays.unit[rows] == shape.unit_mib)
     return takes & (_count(gpus) >= shape.gpus), gpus
 
 
@@ -170,8 +170,9 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> 
     return result
 
 
-def serving(arrays: NodeArrays, shape: Shape) -> Bool:
-    result: Bool = arrays.serving_mode == _wanted(shape)
+def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
+    """Return which of ``rows`` take requests like ``shape`` at all: shape [rows]."""
+    result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (arrays.serving_mode[rows] == _wanted(shape))
     return result
 
 
@@ -182,7 +183,7 @@ def _whole_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -
     gpus = np.maximum(_count(arrays.total[rows] > 0), 1)
     used = 1000 * (_count(~empty) + shape.gpus) // gpus
     plain = np.where(fit, BY_FULLNESS, UNFIT)
-    if shape.kind is RequestKind.WHOLE:
+    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
         plain[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
     return Fullness(plain, np.full(len(used), 1000), used)
 
@@ -224,13 +225,12 @@ def _node_scores(
 def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
     """Return keys that order the GPUs by (memory, compute); the smallest key is taken first: shape [rows, GPUs].
 
-    ``free`` is MiB. Ties go to the first, the lowest index.
+    ``free`` is MiB. Ties go to the first, the lowest index. Nodes that give their GPUs by claims know that order only.
     """
     percent = np.minimum(arrays.percent[rows], 100)
-    if not spread:
-        return free * 128 - percent
     total = arrays.total[rows]
-    key: Int64 = (total - free) * FRACTIONS // np.maximum(total, 1) * 128 + percent
+    key: Int64 = (total - free) * FRACTIONS // np.maximum(total, 1) * 128 + percent if spread else free * 128 - percent
+    key[arrays.by_claims[rows]] = np.arange(total.shape[1])
     return key
 
 
@@ -262,9 +262,8 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     result[_count(usable) < shape.gpus] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
-    result[
-        (serving_mode != _wanted(shape)) & ~((shape.kind is RequestKind.WHOLE) & (serving_mode == ServingMode.SLICED))
-    ] = FitRule.MODE
+    whole = shape.kind is RequestKind.WHOLE and not shape.by_claims
+    result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = FitRule.MODE
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
     result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS
     return result

@@ -18,7 +18,7 @@ from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES, MIRR
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
 from gputile.core.kube_predicates.inter_pod import anti_affinity_terms
 from gputile.core.kube_predicates.pod_requests import Amounts, pod_requests
-from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
+from gputile.core.kube_predicates.ports_and_disks import exclusives
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 
@@ -72,7 +72,7 @@ def eviction_facts(pod: Pod) -> EvictionFacts:
 
 def _amounts(pod: Pod) -> Amounts | None:
     spec = pod.spec
-    if host_ports(spec) or disks(spec) or spec.claims or anti_affinity_terms(pod):
+    if exclusives(spec) or spec.claims or anti_affinity_terms(pod):
         return None
     amounts = pod_requests(spec, pod.status)
     for name in GPU_RESOURCES:

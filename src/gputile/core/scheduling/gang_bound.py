@@ -90,8 +90,7 @@ def _group(
     candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates, closed: Collection[str]
 ) -> _AlikePods:
     arrays, request = ledger.node_arrays, candidate.request
-    names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
-    names = [name for name in names if name in ledger.row_of and name not in closed]
+    names = [name for name in predicates.open_alone(candidate.pod) if name in ledger.row_of and name not in closed]
     rows = np.fromiter((ledger.row_of[name] for name in names), np.intp, len(names))
     parts = np.full(len(names), count, np.int64)
     if request is not None:

@@ -169,8 +169,8 @@ class _LedgerSearchState:
 
     def _best_of_nodes(self, asking: GangCandidate) -> Iterator[Decision]:
         """Yield the best GPUs of each node as things stand, best nodes first."""
-        reasons, request = self._predicates.reasons(asking.pod), asking.request
-        names = [name for name, reason in reasons.items() if reason is None and name not in self._closed]
+        request = asking.request
+        names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._closed]
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return

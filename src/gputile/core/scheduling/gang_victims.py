@@ -174,8 +174,7 @@ class _Attempt:
     # -- the GPUs of one pod
 
     def _free(self, asking: GangCandidate) -> Decision | None:
-        reasons, closed = self._predicates.reasons(asking.pod), self._cluster.closed
-        names = [name for name, reason in reasons.items() if reason is None and name not in closed]
+        names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._cluster.closed]
         if asking.request is None:
             return Decision(names[0], (), None) if names else None
         for name in self._engine.best_first(asking.request, names):

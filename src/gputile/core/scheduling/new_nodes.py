@@ -141,7 +141,7 @@ class _Site:
 
     def put_on_a_node(self, each: GangCandidate) -> str | None:
         """Put a pod on the first node that takes it; return its name, None where none does."""
-        open_nodes = [name for name, reason in self._predicates.reasons(each.pod).items() if reason is None]
+        open_nodes = self._predicates.open_nodes(each.pod)
         for name in open_nodes:
             if not self._is_too_small(each, name) and self._put(each, name):
                 return name
@@ -181,7 +181,7 @@ class _Site:
                 return refusal
         if static_reason(each.pod.spec, self._new[kind.name]) is not None:
             return refusal_by(NodeTypeRule.LABELS)
-        lacking = insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name])
+        lacking = next(insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name]), None)
         if lacking is not None:
             return refusal_by(NodeTypeRule.TOO_FEW_RESOURCES, wanted=lacking.text)
         return self._barred.get((each.pod.metadata.uid, kind.name))

@@ -6,7 +6,6 @@ prices are: those come from outside, for what they are learnt from takes time. W
 goes by the plain rule, full nodes first, until then; otherwise the first question waits for prices.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -33,6 +32,7 @@ from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
 from gputile.core.placement.vectorized import Fullness, by_width, fullness, no_fullness
+from gputile.core.recent import LastAsked
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
 
@@ -52,16 +52,14 @@ class KeptFullness:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kept: OrderedDict[Shape, _ShapeAnswers] = OrderedDict()
+        self._kept: LastAsked[Shape, _ShapeAnswers] = LastAsked()
 
     def of(self, shape: Shape) -> Fullness:
         """Return how full a request of a shape would make each row of the ledger, until that changes."""
-        ledger, kept = self._ledger, self._kept.pop(shape, None)
-        if kept is None or len(kept.found.plain) != ledger.node_arrays.rows:
-            kept = _ShapeAnswers(no_fullness(ledger.node_arrays.rows))
-        self._kept[shape] = kept
-        if len(self._kept) > MOST_SHAPES:
-            self._kept.popitem(last=False)
+        ledger, rows = self._ledger, self._ledger.node_arrays.rows
+        kept = self._kept.find(shape, lambda: _ShapeAnswers(no_fullness(rows)), MOST_SHAPES)
+        if len(kept.found.plain) != rows:
+            kept.found, kept.position = no_fullness(rows), -1
         if kept.position != ledger.changes.position:
             self._look_again(kept, shape)
         return kept.found
@@ -171,7 +169,7 @@ class PlacementEngine:
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
         self._fullness = KeptFullness(ledger)
-        self._scored: OrderedDict[tuple[Shape | None, HostResources], _Scored] = OrderedDict()
+        self._scored: LastAsked[tuple[Shape | None, HostResources], _Scored] = LastAsked()
         self._emptier = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later
@@ -223,18 +221,19 @@ class PlacementEngine:
         self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
         return result
 
-    def rank(self, request: Request, names: Sequence[str]) -> list[int]:
+    def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``.
 
         10 is the best node alone: among nodes of equal score the one that the ledger met first, so that
         kube-scheduler, which draws lots among equals, does not scatter pods over equal nodes. Then 9 for its equals,
         and one less for each worse distinct score, however close; below the tenth they are all 0, as nodes that do
-        not fit are.
+        not fit are. ``alternatives`` are what the request is on nodes that it does not fit as it is.
         """
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self.scores(request.shape, request.host)[rows], vectorized.UNFIT)
+        scores = [self.scores(each.shape, each.host)[rows] for each in (request, *alternatives)]
+        found = np.where(known, np.maximum.reduce(scores), vectorized.UNFIT)
         return _ranks(found, rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
@@ -321,15 +320,8 @@ class PlacementEngine:
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
         packing_state, key = self.packing_state, (shape, NO_HOST_RESOURCES if self._emptier else host)
-        ledger, kept = self.ledger, self._scored.get(key)
+        ledger, kept = self.ledger, self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT)
         position = ledger.changes.position
-        if kept is None:
-            kept = _Scored(np.empty(0, np.int64), -1)
-            self._scored[key] = kept
-            if len(self._scored) > _SHAPES_KEPT:
-                self._scored.popitem(last=False)
-        else:
-            self._scored.move_to_end(key)
         if kept.position == position and kept.packing_state is packing_state:
             return kept.scores
         whole = len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state

@@ -20,7 +20,7 @@ from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import looks_at_pods
 from gputile.core.kube_predicates.pod_requests import PODS, Amounts
-from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
+from gputile.core.kube_predicates.ports_and_disks import exclusives
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
@@ -36,7 +36,7 @@ class Interchange:
 
     def __init__(self, pod: Pod, facts: Mapping[str, EvictionFacts]) -> None:
         spec = pod.spec
-        only_resources = not (host_ports(spec) or disks(spec) or spec.claims or looks_at_pods(pod))
+        only_resources = not (exclusives(spec) or spec.claims or looks_at_pods(pod))
         self._facts = facts if only_resources else {}
         self._all_facts = facts
 
@@ -50,31 +50,7 @@ class Interchange:
         known = self._facts.get(uid)
         return known.amounts | {PODS: 1} if known is not None and known.amounts is not None else None
 
-    def surplus(self, proposed: Collection[str], leaving: Collection[str]) -> Amounts | None:
-        """Return how much more pods free that leave than the ``proposed`` ones would, negative where that is less.
 
-        None where a proposed one is not among them in whose place nobody can leave.
-        """
-        found: Counter[str] = Counter()
-        for uid in leaving:
-            if uid not in proposed:
-                found.update(self.amounts(uid) or {})
-        for uid in proposed:
-            if uid not in leaving:
-                amounts = self.amounts(uid)
-                if amounts is None:
-                    return None
-                found.subtract(amounts)
-        return found
-
-    def replaces(self, proposed: Collection[str], leaving: Collection[str]) -> bool:
-        """Return whether the pods that leave free as much of everything as the ``proposed`` ones would."""
-        surplus = self.surplus(proposed, leaving)
-        return surplus is not None and min(surplus.values(), default=0) >= 0
-
-
-_MOST_STARTS = 2  # GPUs whose proposed pods are completed alone
-_MOST_EXCHANGED = 16  # proposed pods; of more, parts are not tried
 _NO_GPU = ""  # of a pod whose GPUs nobody knows
 
 
@@ -109,8 +85,7 @@ def victims(
     ``proposed`` are the victims of the in-tree plugins: they leave if that is enough (they may be in the way for other
     reasons, CPU or memory). Else others are added from the lowest priority up, those first whose GPU has the least left
     on it, and taken back from the highest down where the pod fits without their leaving. By ``interchange`` proposed
-    ones stay, too, in whose place others leave, and static pods never leave. If more leave than were proposed, that is
-    also tried with some of the proposed ones, and the less important victims are returned; of equal ones the fewer.
+    ones stay, too, in whose place others leave, and static pods never leave.
     """
     state = engine.state(node)
     if state is None:
@@ -128,42 +103,7 @@ def victims(
     if completed is None or interchange is None:
         return frozenset(completed) if completed is not None else None
     _spare_proposed(room, bookings, first, completed, interchange)
-    if len(completed) <= len(first):  # fewer would not do for kube-scheduler
-        return frozenset(completed)
-    priorities = {booking.uid: booking.priority for booking in bookings}
-
-    def loss(uids: Iterable[str]) -> tuple[int, int]:
-        chosen = [priorities.get(uid, priority) for uid in uids]
-        return max(chosen), len(chosen)
-
-    found = [completed]
-    for start in _starts(bookings, first, interchange):
-        room = _NodeWithoutVictims(engine.ledger, state, request)
-        room.leave_all(bookings, start)
-        others = _completed(room, bookings, start, priority)
-        if others is not None and not room.overbooked() and interchange.replaces(first, others):
-            found.append(others)
-    return frozenset(min(found, key=loss))
-
-
-def _starts(
-    bookings: Iterable[Booking], proposed: frozenset[str], interchange: Interchange
-) -> Iterable[frozenset[str]]:
-    """Yield parts of the proposed victims that others could complete: none, and those on the GPUs that free the most.
-
-    Each has those in whose place nobody can leave; there is none if nobody of them could stay, or if they are many.
-    """
-    fixed = frozenset(uid for uid in proposed if interchange.amounts(uid) is None)
-    if len(fixed) == len(proposed) or len(proposed) > _MOST_EXCHANGED:
-        return
-    on_gpu: dict[str, set[str]] = {}
-    held: Counter[str] = Counter()  # MiB by GPU
-    for booking in bookings:
-        for share in booking.gpus if booking.uid in proposed else ():
-            on_gpu.setdefault(share.uuid, set()).add(booking.uid)
-            held[share.uuid] += share.mib
-    fullest = sorted(on_gpu, key=lambda uuid: (-held[uuid], uuid))[:_MOST_STARTS]
-    yield from dict.fromkeys([fixed, *(fixed | on_gpu[uuid] for uuid in fullest)])
+    return frozenset(completed)
 
 
 def _completed(
@@ -202,16 +142,18 @@ def _spare_proposed(
     """Take those of the proposed victims out of ``leaving`` who need not leave beside the others."""
     if room.overbooked():  # kube-scheduler has less room on the node than its GPUs have
         return
-    surplus = interchange.surplus(proposed, leaving) or {}
+    surplus: Counter[str] = Counter()  # what those free who leave beside the proposed ones
+    for uid in leaving - proposed:
+        surplus.update(interchange.amounts(uid) or {})
     candidates = [booking for booking in bookings if booking.uid in proposed]
     for booking in sorted(candidates, key=lambda each: (-each.priority, each.uid)):
         amounts = interchange.amounts(booking.uid)
-        if amounts is None or any(surplus.get(name, 0) < amount for name, amount in amounts.items()):
+        if amounts is None or any(surplus[name] < amount for name, amount in amounts.items()):
             continue
         room.stay(booking)
         if room.fits():
             leaving.remove(booking.uid)
-            surplus = {name: amount - amounts.get(name, 0) for name, amount in surplus.items()}
+            surplus.subtract(amounts)
         else:
             room.leave(booking)
 

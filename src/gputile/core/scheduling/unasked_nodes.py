@@ -84,7 +84,7 @@ class UnaskedNodes:
         rooms: list[int] = []
         predicates = self._nodes.seen()
         for each in pods:
-            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+            names = predicates.open_nodes(each.pod)
             rooms.append(sum(predicates.capacity_bound(each.pod, name) for name in names))
         return rooms
 
@@ -109,7 +109,7 @@ class UnaskedNodes:
         places: dict[str, str] = {}
         predicates = self._nodes.seen()
         for each in sorted(pods, key=by_age):
-            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+            names = predicates.open_nodes(each.pod)
             if names:
                 places[each.pod.metadata.uid] = min(names, key=self._nodes.starting.__contains__)
                 predicates.place(each.pod, places[each.pod.metadata.uid])

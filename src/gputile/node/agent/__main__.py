@@ -1,25 +1,166 @@
 """Runs the agent as the gateway starts it behind itself.
 
 ``python -m gputile.node.agent SETTINGS TOKEN``
+
+An agent runs on every GPU node, mostly idle, and must not keep the memory that it needed once. Importing the bindings
+leaves 12 MiB of freed memory with the allocator, and a burst of admissions some more. glibc gives it back when told to
+(malloc_trim(3)); other C libraries have no such call, and need none.
 """
 
+import asyncio
+import ctypes
+import gc
+import logging
 import os
+import signal
 import socket
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import uvloop
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
-from gputile.kube.config import load_access
-from gputile.kube.errors import ConfigError
+from gputile.api.conversion import ConversionError, decode
+from gputile.api.core import Node, Pod, PodOnNode
+from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
+from gputile.kube.client import Connection
+from gputile.kube.config import Access, load_access
+from gputile.kube.errors import ConfigError, KubeError
+from gputile.kube.events import EventRecorder
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
+from gputile.node.agent.agent import Agent, Host
+from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.files.allocation_files import StateError
-from gputile.node.agent.serve import serve
-from gputile.node.agent.settings import decode_settings
-from gputile.node.gateway.link import LINK
+from gputile.node.agent.kubelet import GatewayGoneError
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
+from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
+from gputile.node.gateway.link import LINK, NodeLock, to_gateway
+from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.nvml_probe import open_real
-from gputile.support.config_file import read
+from gputile.node.nvml.probe import Probe
+from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
 from gputile.support.logs import set_up_logging
+
+log = logging.getLogger(__name__)
+
+READ_NODE_WITHIN_S = 2.0
+SETTLE_AFTER_S = 2.0
+GIVE_BACK_EVERY_S = 30.0
+
+
+async def serve(
+    access: Access,
+    settings: AgentSettings,
+    configuration: Configuration,
+    open_probe: Callable[[], Probe],
+    link: socket.socket,
+    token: str,
+) -> int:
+    """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status.
+
+    ``link`` is the agent's end of its link with the gateway, ``token`` that of their claim.
+    """
+    name, status = settings.node_name, 0
+    limit_arenas()
+    gateway = to_gateway(*await asyncio.open_connection(sock=link))
+    async with Connection(access) as connection:
+        events = EventRecorder(connection, f"gputile-agent/{name}")
+        cluster = NodeApi(connection, events, name)
+        monitor = Monitor(open_probe, await _published(connection, name))
+        node_lock = NodeLock(settings.host_paths.claim, token)
+        host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
+        agent = Agent(host, cluster, configuration, gateway, node_lock)
+        if settings.health_port:
+            hour_of = agent.usage_hour.of_pod
+            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
+            start_monitoring(settings.health_port, app)
+        of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
+        of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
+        nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
+        pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
+        export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
+        work = asyncio.create_task(
+            _together(
+                agent.run(),
+                nodes.run(),
+                pods.run(),
+                events.run(),
+                ConfigFile(settings.config, configuration, agent.news.configure).run(),
+                _stay_small(),
+            )
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            pass
+        except BaseExceptionGroup as group:
+            if group.subgroup(GatewayGoneError) is None:
+                raise
+            log.error("the gateway has hung up; the agent ends")
+            status = 1
+    return status
+
+
+async def _published(connection: Connection, name: str) -> Inventory:
+    """Return what the agent before this one published: GPUs keep their indices, unhealthy ones stay unhealthy."""
+    try:
+        async with asyncio.timeout(READ_NODE_WITHIN_S):
+            body = await connection.get(f"/api/v1/nodes/{name}")
+        node = decode(body, NODE)
+        return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    except KeyError:
+        return NO_INVENTORY
+    except (KubeError, TimeoutError, InventoryError, ConversionError) as error:
+        log.warning("the inventory published before is not known: %s", error)
+        return NO_INVENTORY
+
+
+async def _together(*work: Coroutine[Any, Any, object]) -> None:
+    """Do all of it; return when all of it has ended, and cleaned up after itself."""
+    async with asyncio.TaskGroup() as tasks:
+        for each in work:
+            tasks.create_task(each)
+
+
+async def _stay_small() -> None:
+    await asyncio.sleep(SETTLE_AFTER_S)
+    settle()
+    while True:
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        give_back()
+
+
+_M_ARENA_MAX = -8  # mallopt(3)
+
+
+def limit_arenas() -> None:
+    """Have all threads share one pool of memory: gRPC's few threads would each keep one of their own."""
+    function = _libc("mallopt")
+    if function is not None:
+        function(_M_ARENA_MAX, 1)
+
+
+def settle() -> None:
+    """Leave what was loaded so far out of garbage collection, and give back what is free."""
+    gc.collect()
+    gc.freeze()
+    give_back()
+
+
+def give_back() -> None:
+    function = _libc("malloc_trim")
+    if function is not None:
+        function(0)
+
+
+def _libc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None)
 
 
 def main() -> None:

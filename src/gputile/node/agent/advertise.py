@@ -1,33 +1,43 @@
-"""Advertises what the node offers to the kubelet, the container runtime, MPS and the arbiter."""
+"""Advertises what the node offers, and changes its mode once no pod can be on its way to it."""
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
+from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory, ModeDecision
 from gputile.node.agent.answers import GpuUuids
+from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.files.records import Records
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
 from gputile.node.agent.node_resources import (
+    SOCKET_PATTERNS,
     MachineSeen,
     closed,
     decide_mode,
     node_config_of,
     other_plugin_evidence,
     published,
+    resources_of_others,
 )
-from gputile.node.nvml.probe import inventory_of
+from gputile.node.gateway.link import answers
+from gputile.node.nvml.gpu_monitor import GpuMonitor
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +81,7 @@ class Advertiser:
         away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
         """
         state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
-        told.other_plugin = _find_other_plugin(state, sockets)
+        told.other_plugin = _find_other_plugin(state, sockets, seen.machine)
         config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
         self._mps.want(_daemons(state, config))
         if node is None and told.effective_mode is None:
@@ -114,7 +124,7 @@ class Advertiser:
         try:
             self._records.save(self._state)
         except OSError as error:
-            self._state.advertised.record_checkpoint(written=False)
+            self._state.advertised.unsaved = True
             log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
 
@@ -170,12 +180,8 @@ def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
     single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
-    several = {
-        tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
-        for pod_devices in state.device_table
-        if len(pod_devices.gpus) > 1
-    }
-    return single | several
+    together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
+    return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
@@ -186,14 +192,117 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
     return tuple(sorted(wanted))
 
 
-def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
+def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 
-def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
     told, node = state.advertised, state.node
     served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
     if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
         served = True
     pods = (known.pod for known in state.pods.values())
-    return other_plugin_evidence(sockets, pods, node, served_before=served)
+    uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
+    rivals = resources_of_others(state.of_other_plugins, uuids, node)
+    return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)
+
+
+class Surroundings:
+    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets."""
+
+    def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path) -> None:
+        self._monitor = monitor
+        self._mps = mps
+        self._device_plugins = device_plugins
+
+    def machine(self, *, free: bool = False, keep_unit: bool = False) -> MachineSeen:
+        """Return what was last seen of the GPUs, and what is to be done with them by then; see ``MachineSeen``.
+
+        A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
+        """
+        seen = self._monitor.seen
+        idle = {
+            uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
+            for uuid, why in self._mps.without_daemon.items()
+            if seen.health.healthy(uuid)
+        }
+        health = Health({**seen.health.conditions, **idle}) if idle else seen.health
+        return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
+
+    def other_plugins(self) -> list[str]:
+        """Return the names of the sockets at which other device plugins answer."""
+        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        return [path.name for path in found if answers(path)]
+
+    def mps_problem(self, mode: Mode) -> str | None:
+        return self._mps.problem if mode is Mode.MPS else None
+
+
+class ModeChange:
+    """The steps of a change of mode: closed to new pods for ``closed_for`` seconds, then changed."""
+
+    def __init__(
+        self,
+        state: AllocationState,
+        surroundings: Surroundings,
+        advertiser: Advertiser,
+        cluster: NodeApi,
+        wakeups: Wakeups,
+        closed_for: float,
+    ) -> None:
+        self.closed_for = closed_for
+        self._state = state
+        self._surroundings = surroundings
+        self._advertiser = advertiser
+        self._cluster = cluster
+        self._wakeups = wakeups
+
+    async def renew(self, listing: Listing | None = None) -> None:
+        """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
+
+        The mode is not changed where ``listing``, what the kubelet has just listed, is None, or shows devices of pods
+        that nobody knows, such as a static pod without a mirror. A larger unit comes into force when the API server has
+        said which pods are bound here: their device IDs stay listed.
+
+        Raises:
+            KubeError: the API server does not say which pods are bound here.
+        """
+        keep_unit = False
+        if enlarges(self._state):
+            try:
+                await self._hear_of_bound_pods()
+            except KubeError as error:
+                log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
+                keep_unit = True
+        self._renew(self._surroundings.machine(keep_unit=keep_unit))
+        if await self._emptied(listing):
+            self._renew(self._surroundings.machine(free=True))
+        self._wakeups.publish.wish()
+
+    def _renew(self, seen: MachineSeen) -> None:
+        put_in_force(self._state, seen)
+        problem = self._surroundings.mps_problem(self._state.advertised.decided.effective_mode.mode)
+        self._advertiser.renew(seen, self._surroundings.other_plugins(), problem)
+
+    async def _emptied(self, listing: Listing | None) -> bool:
+        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
+        loop = asyncio.get_running_loop()
+        left = empty_in(self._state, loop.time(), self.closed_for)
+        if left is None:
+            return False
+        if left > 0:
+            loop.call_later(left, self._wakeups.compare.wish)
+            return False
+        if listing is None:
+            return False
+        await self._hear_of_bound_pods()
+        return not has_unknown_holders(self._state, listing)
+
+    async def _hear_of_bound_pods(self) -> None:
+        """Take in what was bound so far: the watch may lag behind.
+
+        Raises:
+            KubeError: the API server does not say it.
+        """
+        for pod in await self._cluster.bound_pods():
+            answered_pod(self._state.pods, pod, self._state.configuration)

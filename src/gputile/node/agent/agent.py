@@ -12,14 +12,11 @@ from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
-from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.cluster.published import wanted_status
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
@@ -27,8 +24,8 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.node_status import tell_node, wanted_status
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
@@ -133,7 +130,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run(self.handler))
+                tasks.create_task(self.kubelet.run(self.handler.answer))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))

@@ -14,11 +14,11 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer, environment, pod_mib, shares_of
-from gputile.node.agent.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.answers import AllocateAnswer, environment
+from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.device_table import ContainerDevices, PodDevices
 from gputile.node.agent.holdings import answer, derive
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, with_devices
-from gputile.node.agent.preferred_allocation import DeviceQuestion, PreferredAllocation, readable
+from gputile.node.agent.preferred_allocation import DeviceQuestion, PreferredAllocation
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 
 
@@ -42,13 +42,13 @@ def preferred(
         devices = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids)
         gpus = pod.request.shape.gpus if pod and pod.request else 1
         try:
-            rules_of(state).check(with_devices(blank, devices, state.node_config), devices, gpus)
+            rules_of(state).check(blank.replaced(devices), devices, gpus)
         except AllocationConflict:
             return False
         return True
 
     near = _near(state, resource) if caller is None else ()
-    asked = DeviceQuestion(blank, caller, resource, readable(offered), readable(kept), size, near)
+    asked = DeviceQuestion(blank, caller, resource, by_gpu(offered), by_gpu(kept), size, near)
     return PreferredAllocation(state, asked).choose(servable)
 
 
@@ -61,10 +61,6 @@ def allocate(
         AllocationConflict: they can never be served.
     """
     state.admission.expected = None
-    try:
-        by_gpu(ids)
-    except DeviceIdError as error:
-        raise AllocationConflict(str(error)) from error
     handed_on = {
         device_id
         for held in state.device_table.holders(resource, ids)
@@ -80,7 +76,7 @@ def allocate(
         for each in held.devices
         if (each.directory, each.resource) == (directory, resource)
     )
-    pod, asked = (caller.pod, caller.request) if caller is not None else (None, None)
+    pod = caller.pod if caller is not None else None
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
     try:
         rules_of(state).check(row, devices, gpus, reused=handed_on.issuperset(ids))
@@ -91,10 +87,12 @@ def allocate(
         derive(state, now_ns)
         raise
     state.admission.last_uid = row.uid
-    indices = state.gpus(row, devices.container, pod)
-    shares = shares_of(state.node_config, row, devices.container, asked, indices)
-    uuids = state.node_config.uuids(resource, ids, indices)
-    mib = pod_mib(row, pod, indices[0]) if indices else 0
+    on = state.gpus(row, devices.container, pod)
+    shares = state.shares(row, devices.container)
+    uuids = state.node_config.visible(ids, on)
+    mib = row.mib(min(on, default=""))
+    if pod is not None and pod.request is not None:
+        mib = pod.request.shape.mib
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)
@@ -127,15 +125,15 @@ def _row_of(state: AllocationState, caller: Caller | None) -> PodDevices:
     )
 
 
-def _near(state: AllocationState, resource: str) -> tuple[int, ...]:
+def _near(state: AllocationState, resource: str) -> tuple[str, ...]:
     """Return the GPUs of the last answer, if that was for nobody knows whom, and another resource than this one.
 
     The kubelet asks for all resources of a container one after the other.
     """
     last = state.device_table.get(state.admission.last_uid)
-    if last is None or last.identified or resource in last.slots:
+    if last is None or last.identified or resource in last.ids_by_gpu:
         return ()
-    return tuple(sorted(last.indices))
+    return tuple(sorted(last.gpus))
 
 
 def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None) -> set[str]:

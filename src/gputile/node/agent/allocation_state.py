@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import (
+from gputile.node.agent.device_table import (
     AllocationRecord,
+    DeviceTable,
     KubeletEntry,
     PodDevices,
     directory_name,
     gpus_of,
 )
+from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,10 @@ class Advertised:
     registered: tuple[str, ...] = ()
     other_plugin: str | None = None
     resources: tuple[str, ...] = ()
-    expected: Mapping[int, ExpectedMemory] = field(default_factory=dict)
+    expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
     mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
-
-    def record_checkpoint(self, *, written: bool) -> None:
-        """Record whether the last checkpoint was written; if not, it is written again."""
-        self.unsaved = not written
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,8 @@ class AllocationState:
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
     kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
     where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
-    which a container was let start.
+    which a container was let start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
+    resource, as JSON.
     """
 
     configuration: Configuration
@@ -149,6 +148,7 @@ class AllocationState:
     written: tuple[KubeletEntry, ...] | None = ()
     records: dict[str, AllocationRecord] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
+    of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
@@ -205,11 +205,31 @@ class AllocationState:
     def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:
         return self.pod_of(pod_devices) is not None, pod_devices.since_ns
 
-    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
-        """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
+    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
+        """Return the UUIDs of the GPUs that a container is on; ``pod`` is its own, where that is known."""
         return gpus_of(
             pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
         )
+
+    def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
+        """Return a container's share of each of the GPUs it is on, in the order of their indices.
+
+        The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for
+        its two resources one after the other. Where the specification is not known, they are what the IDs are worth.
+        """
+        pod, config, shares = self.pod_of(pod_devices), self.node_config, []
+        request = pod.container_request(container) if pod is not None else None
+        uuids = self.gpus(pod_devices, container, pod)
+        for gpu in config.gpus(uuids):
+            if not config.mode.shared:
+                mib, percent = gpu.mib, 100
+            elif request is not None:
+                mib, percent = request.units * pod_devices.unit_mib // len(uuids), request.percent // len(uuids)
+            else:
+                mib = len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ())) * pod_devices.unit_mib
+                percent = len(pod_devices.container_ids(container, GPU_CORE).get(gpu.uuid, ()))
+            shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
+        return tuple(shares)
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""

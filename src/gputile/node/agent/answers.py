@@ -13,12 +13,11 @@ from typing import Final
 
 import msgspec
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
+from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.known_pods import KnownPod
+from gputile.core.devices.request import Phase
+from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import PodDevices
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -56,7 +55,10 @@ class AllocateAnswer:
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is enforced on a container, as written into its allocation's directory."""
+    """What is enforced on a container, as written into its allocation's directory.
+
+    ``devices`` are its IDs by resource, answered at ``since_ns``: a second copy, for a record that was damaged.
+    """
 
     namespace: str
     pod: str
@@ -65,7 +67,24 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     mode: str
     unit_mib: int
     gpus: tuple[GpuShare, ...] = msgspec.field(name="cards")
+    devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    phase: Phase = Phase.APP
+    since_ns: int = 0
     version: int = LIMITS_VERSION
+
+    @property
+    def record(self) -> AllocationRecord:
+        """The record of the container's directory, but for what it mounts."""
+        key = f"{self.namespace}/{self.pod}"
+        return AllocationRecord(
+            self.devices,
+            self.unit_mib,
+            self.since_ns,
+            key=key,
+            uid=self.uid,
+            container=self.container,
+            phase=self.phase,
+        )
 
     def encode(self) -> bytes:
         return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
@@ -87,7 +106,7 @@ def environment(
     if not node_config.mode.shared:
         return result
     result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
-    first = node_config.gpu(shares[0].index) if shares else None
+    first = node_config.gpu(shares[0].uuid) if shares else None
     if first is not None:
         result |= {
             _DEVICE: str(first.mib // unit_mib),
@@ -104,40 +123,3 @@ def environment(
         if threads:
             result[THREADS_ENV] = str(threads)
     return result
-
-
-def shares_of(
-    node_config: NodeConfig,
-    pod_devices: PodDevices,
-    container: str,
-    request: ContainerRequest | None,
-    indices: tuple[int, ...],
-) -> tuple[GpuShare, ...]:
-    """Return a container's share of each of the GPUs it is on.
-
-    The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for its
-    two resources one after the other. Where the specification is not known, the amounts are what the IDs are worth.
-    """
-    count, shares = max(1, len(indices)), []
-    for index in indices:
-        gpu = node_config.gpu(index)
-        if gpu is None:
-            continue
-        if not node_config.mode.shared:
-            mib, percent = gpu.mib, 100
-        elif request is not None:
-            mib, percent = request.units * pod_devices.unit_mib // count, request.percent // count
-        else:
-            memory, core = (
-                pod_devices.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE)
-            )
-            mib, percent = len(memory) * pod_devices.unit_mib, len(core)
-        shares.append(GpuShare(gpu.uuid, index, mib, percent))
-    return tuple(shares)
-
-
-def pod_mib(pod_devices: PodDevices, pod: KnownPod | None, index: int) -> int:
-    """Return what a pod has of each of its GPUs in MiB, at its peak."""
-    if pod is not None and pod.request is not None:
-        return pod.request.shape.mib
-    return pod_devices.mib(index)

@@ -21,12 +21,10 @@ Written = Set[tuple[str, str, str]]
 
 
 def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
-    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first."""
+    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
     written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
-    if listing is None:
-        return _unlisted(state, written, resource, size)
     found: list[tuple[tuple[object, ...], Caller]] = []
-    for key, listed in listing.items():
+    for key, listed in (listing or {}).items():
         pod = state.pods.get(key)
         if pod is None or not pod.alive or (pod.request is None and pod.problem is not None):
             if bare := _first_bare(listed, resource):
@@ -50,33 +48,6 @@ def unclear(state: AllocationState, listing: Listing | None, resource: str, size
         if (pod := state.pods.get(key)) is not None and pod.alive and _unlike(listed, pod, resource)
     ]
     return list(dict.fromkeys([*(caller.key for caller in found if not caller.sure), *unlike]))
-
-
-def _unlisted(state: AllocationState, written: Written, resource: str, size: int) -> list[Caller]:
-    """Return who is asking where the kubelet does not list its pods; nobody where that is not certain.
-
-    It is the one pod that lacks just that, or the one whose container was just answered with its other resource.
-    """
-    if not state.kubelet.settled:  # it may ask again for what one before it was answered
-        return []
-    found = []
-    for key, pod in state.pods.items():
-        if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
-            spec, held = pod.pod.spec, state.device_table.get(pod.uid)
-            containers: dict[str, dict[str, frozenset[str]]] = {
-                each.name: {} for each in (*spec.init_containers, *spec.containers)
-            }
-            for devices in held.devices if held is not None else ():
-                if devices.container in containers:
-                    containers[devices.container][devices.resource] = frozenset(devices.ids)
-            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, containers)
-            caller = _next(state, listed, pod, written, resource, size)
-            if caller is not None and caller.sure:
-                found.append((key, caller, bool(containers[caller.container])))
-    begun = [
-        caller for _, caller, other in found if other and caller.pod and caller.pod.uid == state.admission.last_uid
-    ]
-    return begun or ([found[0][1]] if len(found) == 1 else [])
 
 
 def _next(

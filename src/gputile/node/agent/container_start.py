@@ -22,17 +22,14 @@ from gputile.node.agent.answers import (
     AllocateAnswer,
     Limits,
     daemon_name,
-    shares_of,
 )
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import AllocationRecord, ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.isolation_mounts import IsolationMounts
+from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.holdings import entries, let_start
-from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.pod_devices import AllocationRecord, ContainerDevices, PodDevices
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -81,13 +78,11 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
 def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:
     if devices.directory not in state.started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held, devices.resource))
-    limits = _limits(state, held, devices)
     before = state.records.get(devices.directory)
     record = AllocationRecord(
         (before.ids if before is not None else {}) | {devices.resource: devices.ids},
         held.unit_mib,
         before.since_ns if before is not None else now_ns,
-        held.gpus,
         devices.mounts or (),
         held.key,
         held.uid,
@@ -95,7 +90,7 @@ def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, 
         devices.phase,
     )
     mounts = dict(devices.mounts) if devices.mounts is not None else None
-    return Start(devices.directory, limits, record, mounts)
+    return Start(devices.directory, _limits(state, held, devices, record), record, mounts)
 
 
 def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]) -> None:
@@ -121,18 +116,17 @@ def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
-def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> Limits:
+def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices, record: AllocationRecord) -> Limits:
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
         raise NotYet(f"the API server has not said yet what pod {held.key if held.identified else held.uid} asks for")
-    indices = state.gpus(held, devices.container, own)
-    apart = held.container_indices[devices.container]
+    uuids = state.gpus(held, devices.container, own)
+    apart = held.container_gpus[devices.container]
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and devices.directory not in state.started:
-        names = ", ".join(f"GPU {index}" for index in sorted(apart))
+        names = state.node_config.names(apart)
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
-    _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, indices))
-    asked = own.container_request(devices.container) if own is not None else None
+    _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     return Limits(
         namespace=held.namespace,
         pod=held.name,
@@ -140,7 +134,10 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices)
         container=devices.container,
         mode=state.node_config.mode.value,
         unit_mib=held.unit_mib,
-        gpus=shares_of(state.node_config, held, devices.container, asked, indices),
+        gpus=state.shares(held, devices.container),
+        devices=record.ids,
+        phase=record.phase,
+        since_ns=record.since_ns,
     )
 
 
@@ -219,17 +216,22 @@ class ContainerPreparation:
         """Write the limits of a container that is about to start, once the node is ready for it.
 
         Raises:
-            AgentNotReady: it must not start yet.
-            NotIsolated: it would not be held to its limits.
-            OSError: a file cannot be written.
+            NotYet: it must not start yet, or it would not be held to its limits.
         """
-        await self._until_served(start.limits)
-        await self._until_left(start.limits, state)
-        usage = self._isolation.prepare(Mode(start.limits.mode), start.directory, start.mounts)
-        self._store.write_record(start.directory, start.record)
-        self._store.write_limits(start.directory, start.limits, usage)
-        let_start(state, start.directory, start.record, time.time_ns())
-        self._arbiter.starting(start.directory)
+        limits = start.limits
+        await self._until_served(limits)
+        await self._until_left(limits, state)
+        try:
+            usage = self._isolation.prepare(Mode(limits.mode), start.directory, start.mounts)
+            self._store.write_record(start.directory, start.record)
+            self._store.write_limits(start.directory, limits, usage)
+            let_start(state, start.directory, start.record, time.time_ns())
+            self._arbiter.starting(start.directory)
+        except NotIsolated as error:
+            pod = f"{limits.namespace}/{limits.pod}"
+            raise NotYet(f"container {limits.container} of pod {pod} does not start: {error}") from error
+        except (OSError, ValueError) as error:
+            raise NotYet(f"the limits cannot be written: {error}") from error
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""
@@ -241,7 +243,7 @@ class ContainerPreparation:
                 await self._mps.until_up(gpus)
         except TimeoutError as error:
             why = f": {problem}" if (problem := self._mps.problem) is not None else ""
-            raise AgentNotReady(f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}") from error
+            raise NotYet(f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}") from error
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
         gpus = frozenset(share.uuid for share in limits.gpus)
@@ -250,4 +252,4 @@ class ContainerPreparation:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
         if gone := self._lingering.on(gpus, state.directories()):
-            raise AgentNotReady(f"processes of the deleted pod {gone} still hold memory of this container's GPUs")
+            raise NotYet(f"processes of the deleted pod {gone} still hold memory of this container's GPUs")

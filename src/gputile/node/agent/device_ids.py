@@ -1,59 +1,45 @@
-"""Encodes in a device ID which GPU it is on: ``g3-00412`` is slot 412 of the GPU with index 3.
+"""Names the kubelet's devices as NVIDIA's plugin does.
 
-Whoever holds an ID is on its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs
-readable. The slot is only a name, what an ID is worth is said elsewhere (``slots``). Slots have five digits, so that
-IDs sort by GPU and slot, and more where a GPU has more slots.
+So tools that read PodResources, such as DCGM's exporter, find the GPU of a pod by the device IDs that it has. The
+device ID of a whole GPU is its UUID, that of a MIG instance the instance's UUID. A part of a GPU (a memory unit, a
+percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. Whoever holds an ID is on
+its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs readable. The number is only a
+name; what a part is worth is said elsewhere (``device_lists``).
 
 The kubelet's PodResources ``List`` tells the device IDs of each container of each pod. It shows the pod that is being
 admitted, whose containers have no devices yet, and leaves out init containers that are not sidecars.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-_MOST_KEPT = 8192
-_ID = re.compile(r"g(0|[1-9][0-9]{0,2})-([0-9]{5,9})", re.ASCII)
+_SEPARATOR = "::"
 
 
-class DeviceIdError(ValueError):
-    """The text is not a device ID of gputile."""
+def part_id(uuid: str, number: int) -> str:
+    """Return the ID of a part of a GPU.
 
-
-def encode(index: int, slot: int) -> str:
-    """Return the ID of a slot of the GPU with ``index``.
-
-    >>> encode(3, 412)
-    'g3-00412'
+    >>> part_id("GPU-4c8e", 412)
+    'GPU-4c8e::412'
     """
-    return f"g{index}-{slot:05d}"
+    return f"{uuid}{_SEPARATOR}{number}"
 
 
-@lru_cache(_MOST_KEPT)  # the kubelet names all free IDs of the node in each of its questions
-def decode(device_id: str) -> tuple[int, int]:
-    """Return the index of the GPU and the slot.
+def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the IDs by the UUID of the GPU or MIG instance that they name, in the order of the UUIDs."""
+    found: dict[str, list[str]] = {}
+    for device_id in device_ids:  # the kubelet names all free IDs of the node in each of its questions
+        uuid = device_id.partition(_SEPARATOR)[0]
+        if uuid in found:
+            found[uuid].append(device_id)
+        else:
+            found[uuid] = [device_id]
+    return {uuid: frozenset(found[uuid]) for uuid in sorted(found)}
 
-    Raises:
-        DeviceIdError: the text is not what ``encode`` makes of any GPU and slot.
-    """
-    match = _ID.fullmatch(device_id)
-    if match is None or (len(match[2]) > 5 and match[2][0] == "0"):
-        raise DeviceIdError(f"{device_id[:64]!r} is not a device ID such as g3-00412")
-    return int(match[1]), int(match[2])
 
-
-def by_gpu(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Return the slots of each GPU that ``device_ids`` name, by the GPU's index in ascending order.
-
-    Raises:
-        DeviceIdError: one of them is not a device ID.
-    """
-    found: dict[int, set[int]] = {}
-    for device_id in device_ids:
-        index, slot = decode(device_id)
-        found.setdefault(index, set()).add(slot)
-    return {index: frozenset(found[index]) for index in sorted(found)}
+def in_order(device_ids: Iterable[str]) -> list[str]:
+    """Return the IDs of one GPU in the order of their numbers."""
+    return sorted(sorted(device_ids), key=len)
 
 
 Resources = Mapping[str, frozenset[str]]

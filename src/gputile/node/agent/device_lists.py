@@ -11,7 +11,7 @@ be offered until it has them, as those are that pods hold.
 How many IDs of memory are listed:
 
 The kubelet counts IDs and the ledger counts MiB. While the unit never changes the two are the same: a GPU of M MiB
-has floor(M / u) slots, and a pod that asks k units holds k of them. When the unit changes under running pods, a held ID
+has floor(M / u) IDs, and a pod that asks k units holds k of them. When the unit changes under running pods, a held ID
 is worth what it was worth when it was given, and the number of IDs listed has to give way:
 
 * The IDs that pods hold stay listed and healthy. The kubelet keeps them in its checkpoint and refuses to start a pod
@@ -23,25 +23,24 @@ is worth what it was worth when it was given, and the number of IDs listed has t
   IDs (``device_lists.expected_memory``): as many more are listed, and the kubelet chooses which.
 * The node's allocatable is held IDs + free IDs, and kube-scheduler subtracts the requests of the pods, which are the
   held IDs: what it sees as free is exactly the free IDs.
-* Which slots are free is arbitrary, an ID's slot being a name. The lowest that nobody holds are taken: with one unit
-  these are always the slots below ``floor(M / u)``, and giving one away or back moves no other.
+* Which IDs are free is arbitrary, their numbers being names. The lowest that nobody holds are taken: with one unit
+  these are always the numbers below ``floor(M / u)``, and giving one away or back moves no other.
 
 A free ID that the kubelet gives away at the very moment when it stops being offered does no harm: admission checks MiB,
 not names. The number of listed IDs never exceeds that of the smallest unit in use, so the message limit holds too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import count, islice
+from itertools import count, filterfalse, islice
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu, advertised_units
 from gputile.node.agent.allocation_state import ExpectedMemory
-from gputile.node.agent.device_ids import encode
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_ids import in_order, part_id
+from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodDevices
 
 # The kubelet dials plugins with gRPC's default limit on received messages; a margin is left for the stream's framing.
 MESSAGE_LIMIT = 4 * MIB - 4096
@@ -57,8 +56,9 @@ def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
     return max(0, total_mib // unit_mib - -(-held_mib // unit_mib))
 
 
-def free_slots(held: Set[int], free: int) -> tuple[int, ...]:
-    return tuple(islice((slot for slot in count() if slot not in held), free))
+def free_ids(uuid: str, held: Set[str], free: int) -> Iterator[str]:
+    """Yield as many IDs of the GPU as are ``free``: the lowest that nobody has."""
+    return islice(filterfalse(held.__contains__, (part_id(uuid, number) for number in count())), free)
 
 
 def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
@@ -67,7 +67,7 @@ def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
     for gpu in gpus:
         units = advertised_units(gpu, unit_mib)
         # Each field has a tag and a length, and so has the Device that holds the two; all lengths are below 128.
-        size += units * (6 + len(encode(gpu.index, max(0, units - 1))) + _HEALTH)
+        size += units * (6 + len(part_id(gpu.uuid, max(0, units - 1))) + _HEALTH)
     return size
 
 
@@ -95,33 +95,33 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
 NONE = ExpectedMemory()
 
 
-def expected_memory(pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int) -> Mapping[int, ExpectedMemory]:
-    """Return what ``pods`` of other units than ``unit_mib`` are still to get of each GPU, by its index."""
-    found: dict[int, ExpectedMemory] = {}
+def expected_memory(pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int) -> Mapping[str, ExpectedMemory]:
+    """Return what ``pods`` of other units than ``unit_mib`` are still to get of each GPU, by its UUID."""
+    found: dict[str, ExpectedMemory] = {}
     for pod in pods:
         request = pod.request
         if pod.alive and request is not None and request.unit_mib not in (0, unit_mib):
-            for index, ids in _lacking(pod, request.unit_mib, device_table.get(pod.uid)):
-                before = found.get(index, NONE)
-                found[index] = ExpectedMemory(before.ids + ids, before.mib + ids * request.unit_mib)
+            for uuid, ids in _lacking(pod, request.unit_mib, device_table.get(pod.uid)):
+                before = found.get(uuid, NONE)
+                found[uuid] = ExpectedMemory(before.ids + ids, before.mib + ids * request.unit_mib)
     return found
 
 
-def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[int, int]]:
+def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[str, int]]:
     """Return how many IDs of each booked GPU the pod does not hold yet; none where the kubelet has put it elsewhere."""
-    booked = {share.index: share.mib // unit_mib for share in pod.allocation.gpus} if pod.allocation else {}
-    slots = held.slots.get(GPU_MEMORY, EMPTY) if held else EMPTY
-    there = {index: len(each) for index, each in slots.items()}
+    booked = {share.uuid: share.mib // unit_mib for share in pod.allocation.gpus} if pod.allocation else {}
+    ids_by_gpu = held.ids_by_gpu.get(GPU_MEMORY, EMPTY) if held else EMPTY
+    there = {uuid: len(ids) for uuid, ids in ids_by_gpu.items()}
     if not there.keys() <= booked.keys():
         return []
-    return [(index, ids - there.get(index, 0)) for index, ids in booked.items() if ids > there.get(index, 0)]
+    return [(uuid, ids - there.get(uuid, 0)) for uuid, ids in booked.items() if ids > there.get(uuid, 0)]
 
 
 Device = tuple[str, bool]
 
 
 def devices(
-    node_config: NodeConfig, device_table: DeviceTable, expected: Mapping[int, ExpectedMemory], resource: str
+    node_config: NodeConfig, device_table: DeviceTable, expected: Mapping[str, ExpectedMemory], resource: str
 ) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in their order, each with whether it may be given away.
 
@@ -130,32 +130,27 @@ def devices(
     if not node_config.advertises(resource):
         return ()
     if resource.startswith(MIG_PREFIX):
-        return tuple((i.device_id, i.healthy) for i in node_config.instances if i.resource == resource)
+        return tuple((i.uuid, i.healthy) for i in node_config.instances if i.resource == resource)
     return tuple(
-        (encode(gpu.index, slot), healthy)
+        (device_id, gpu.healthy)
         for gpu in node_config.inventory.gpus
-        for healthy in [gpu.healthy and not displaced(gpu, device_table)]
-        for slot in _slots(node_config, device_table, expected.get(gpu.index, NONE), resource, gpu)
+        for device_id in _ids(node_config, device_table, expected.get(gpu.uuid, NONE), resource, gpu)
     )
 
 
-def displaced(gpu: Gpu, device_table: DeviceTable) -> bool:
-    """Return whether pods hold IDs of this index that stood for another GPU: after a reboot, when one has gone.
-
-    The GPU is offered again when those pods are gone.
-    """
-    return any(pod_devices.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for pod_devices in device_table.on(gpu.index))
-
-
-def _slots(
+def _ids(
     node_config: NodeConfig, device_table: DeviceTable, expected: ExpectedMemory, resource: str, gpu: Gpu
-) -> Iterator[int]:
+) -> list[str]:
     if resource == GPU_MEMORY:
-        held = device_table.slots(resource, gpu.index)
-        taken = device_table.mib(gpu.index) + expected.mib
+        held = device_table.ids(resource, gpu.uuid)
+        taken = device_table.mib(gpu.uuid) + expected.mib
         free = free_units(gpu.mib, node_config.effective_mode.unit_mib, taken) + expected.ids
-        yield from sorted(held.union(free_slots(held, free)))
-    elif resource == GPU_CORE:
-        yield from range(CORE_PERCENT)
-    else:
-        yield from range(node_config.effective_mode.replicas)
+        lowest = _numbered(gpu, len(held) + free)
+        return lowest if held.issubset(lowest) else in_order(held.union(free_ids(gpu.uuid, held, free)))
+    if resource == GPU_CORE:
+        return _numbered(gpu, CORE_PERCENT)
+    return _numbered(gpu, node_config.effective_mode.replicas) if node_config.replicated else [gpu.uuid]
+
+
+def _numbered(gpu: Gpu, parts: int) -> list[str]:
+    return [part_id(gpu.uuid, number) for number in range(parts)]

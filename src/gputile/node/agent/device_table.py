@@ -1,16 +1,174 @@
 """Answers who holds what on which GPU.
 
-The table is computed as a whole (``AllocationState.derive``) and never changed. A row is what one pod holds, whatever
-it was told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds, whatever it was
+told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+
+The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
+resource of a container, and ``AllocationRecord`` what the agent wrote into the directory that the container mounts.
+What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
-from collections.abc import Iterable, Iterator, Set
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
-from gputile.node.agent.pod_devices import EMPTY, PodDevices
+import msgspec
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.device_ids import by_gpu
+
+
+class AllocationRecord(msgspec.Struct, frozen=True):
+    """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
+
+    ``mounts`` is what the answers had the container mount, each as container path and host path. ``key``, ``uid`` and
+    ``container`` say who was taken for the caller, and who is known to have it once its container was let start; ""
+    where nobody was.
+    """
+
+    ids: dict[str, tuple[str, ...]]
+    unit_mib: int
+    since_ns: int
+    mounts: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    uid: str = ""
+    container: str = ""
+    phase: Phase = Phase.APP
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletEntry:
+    """The IDs of one resource that the kubelet has given to a container, by the UID that it has for the pod.
+
+    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` all that it does:
+    None where the answer cannot be read, and the directory is then the one that the container would get.
+    """
+
+    uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    directory: str
+    mounts: tuple[tuple[str, str], ...] | None = None
+
+
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
+
+
+class PodContainer(NamedTuple):
+    """A container, by the names of its pod; ``uid`` is the pod's, which tells it from a predecessor of its name."""
+
+    uid: str
+    namespace: str
+    pod: str
+    name: str
+
+
+EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
+
+
+class ContainerDevices(msgspec.Struct, frozen=True):
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+
+    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
+    start. None where nobody knows.
+    """
+
+    container: str
+    phase: Phase
+    resource: str
+    ids: tuple[str, ...]
+    directory: str = ""
+    mounts: tuple[tuple[str, str], ...] | None = None
+
+
+class PodDevices(msgspec.Struct, frozen=True, dict=True):
+    """All that one pod got.
+
+    ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
+    ``known`` is unset while the API server has not told of the pod, as of a static one without a mirror.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    unit_mib: int
+    mode: str
+    trust_group: str
+    since_ns: int
+    devices: tuple[ContainerDevices, ...] = ()
+    identified: bool = True
+    known: bool = True
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def ids_by_gpu(self) -> dict[str, dict[str, frozenset[str]]]:
+        """The IDs by resource and GPU, those of all containers together: what the kubelet keeps for the pod."""
+        ids: dict[str, set[str]] = {}
+        for devices in self.devices:
+            ids.setdefault(devices.resource, set()).update(devices.ids)
+        return {resource: by_gpu(held) for resource, held in ids.items()}
+
+    @cached_property
+    def gpus(self) -> frozenset[str]:
+        """The UUIDs of the GPUs, or MIG instances, that the pod is on."""
+        return frozenset(uuid for gpus in self.ids_by_gpu.values() for uuid in gpus)
+
+    @cached_property
+    def container_gpus(self) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for devices in self.devices:
+            found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
+        return found
+
+    def mib(self, gpu: str) -> int:
+        """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
+        return len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ())) * self.unit_mib
+
+    def percent(self, gpu: str) -> int:
+        return len(self.ids_by_gpu.get(GPU_CORE, EMPTY).get(gpu, ()))
+
+    def container_ids(self, container: str, resource: str) -> Mapping[str, frozenset[str]]:
+        devices = self.container_devices(container, resource)
+        return by_gpu(devices.ids) if devices else EMPTY
+
+    def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
+        return next((p for p in self.devices if p.container == container and p.resource == resource), None)
+
+    def replaced(self, devices: ContainerDevices) -> "PodDevices":
+        """Return the pod with ``devices`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
+        return self.only((*others, devices))
+
+    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
+        return msgspec.structs.replace(self, devices=devices)
+
+
+def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that a container is on.
+
+    ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
+    """
+    held = pod_devices.container_gpus.get(container, frozenset())
+    if gpus and len(held) != gpus:
+        return frozenset(sorted(pod_devices.gpus)[:gpus])
+    return held
 
 
 class DeviceTable:
-    """The devices of each pod by its UID.
+    """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
     ``started`` are the allocation directories with which a container was let start since the machine did.
     """
@@ -38,16 +196,16 @@ class DeviceTable:
     def directories(self) -> set[str]:
         return {each.directory for held in self._by_uid.values() for each in held.devices}
 
-    def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
+    def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the devices of the pods on a GPU, without those of the pod ``without``."""
-        return (held for held in self._by_uid.values() if index in held.indices and held.uid != without)
+        return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
-    def slots(self, resource: str, index: int) -> set[int]:
-        return {slot for held in self._by_uid.values() for slot in held.slots.get(resource, EMPTY).get(index, ())}
+    def ids(self, resource: str, gpu: str) -> set[str]:
+        return {each for held in self._by_uid.values() for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
-    def mib(self, index: int, without: str = "") -> int:
+    def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of a GPU that pods hold as memory units."""
-        return sum(held.mib(index) for held in self.on(index, without))
+        return sum(held.mib(gpu) for held in self.on(gpu, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
         wanted = set(ids)

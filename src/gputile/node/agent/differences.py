@@ -19,10 +19,9 @@ from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceTable, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
-from gputile.node.agent.pod_devices import PodDevices, gpus_of
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
@@ -30,9 +29,9 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     request = pod.request
     if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
         return None
-    where = {container.name: _indices(pod, pod_devices, container) for container in request.containers}
-    used = sorted({index for indices in where.values() for index in indices})
-    gpus = {index: gpu for index in used if (gpu := node_config.gpu(index)) is not None}
+    where = {container.name: _gpus(pod, pod_devices, container) for container in request.containers}
+    used = frozenset().union(*where.values())
+    gpus = node_config.gpus(used)
     if not gpus or len(gpus) != len(used):
         return None
     shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
@@ -40,20 +39,20 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     for container in request.containers:
         count = max(1, len(where[container.name]))
         containers[container.name] = tuple(
-            GpuShare(gpus[i].uuid, i, container.units * unit // count, container.percent // count)
+            GpuShare(gpu.uuid, gpu.index, container.units * unit // count, container.percent // count)
             if shared
-            else GpuShare(gpus[i].uuid, i, gpus[i].mib, 100)
-            for i in where[container.name]
+            else GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
+            for gpu in node_config.gpus(where[container.name])
         )
     shares = []
-    for index, gpu in gpus.items():
+    for gpu in gpus:
         if not shared:
-            shares.append(GpuShare(gpu.uuid, index, gpu.mib, 100))
+            shares.append(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100))
             continue
-        there = tuple(container for container in request.containers if index in where[container.name])
+        there = tuple(container for container in request.containers if gpu.uuid in where[container.name])
         mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
         percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
-        shares.append(GpuShare(gpu.uuid, index, mib, percent))
+        shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
     return Allocation(
         gpus=tuple(shares),
         containers=containers,
@@ -69,7 +68,7 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     chosen = tuple(
         Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, node_config.effective_mode.unit_mib))
         for share in allocation.gpus
-        if (gpu := node_config.gpu(share.index)) is not None
+        if (gpu := node_config.gpu(share.uuid)) is not None
     )
     written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -77,50 +76,27 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
 
 
-def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> tuple[int, ...]:
+def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
     """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return gpus_of(pod_devices, container.name, pod.shared_gpus)
-    booked = tuple(share.index for share in pod.booked(container.name))
-    if booked and pod_devices.indices.issuperset(booked):
+    booked = frozenset(share.uuid for share in pod.booked(container.name))
+    if booked and booked <= pod_devices.gpus:
         return booked
-    return tuple(sorted(pod_devices.indices))[: container.gpus or pod.shared_gpus]
-
-
-Annotations = Mapping[str, str | None]
+    return frozenset(sorted(pod_devices.gpus)[: container.gpus or pod.shared_gpus])
 
 
 @dataclass(frozen=True, slots=True)
-class Correct:
-    """The pod is on other GPUs than its annotation says, or has none: write what is true.
+class Correction:
+    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
 
-    ``booked`` and ``found`` are the GPUs, for people: the same where only the parts of containers differ.
+    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
     """
 
     pod: KnownPod
-    annotations: Annotations
-    booked: str
-    found: str
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """The devices were given as booked: say so in the annotation that existing tools read (B9)."""
-
-    pod: KnownPod
-    annotations: Annotations
-
-
-@dataclass(frozen=True, slots=True)
-class Complain:
-    """Something that cannot be put right from here; ``message`` names the remedy."""
-
-    pod: KnownPod
-    reason: EventReason
-    message: str
-
-
-Correction = Correct | Confirm | Complain
+    annotations: Mapping[str, str | None]
+    reason: EventReason | None = None
+    message: str = ""
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
@@ -142,18 +118,17 @@ def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, 
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
-        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
-            return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":  # existing tools read it (B9)
+            return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
-    booked = _gpus_text(pod.allocation.gpus if pod.allocation else ())
-    return [
-        Correct(
-            pod,
-            annotations_of(truth, node_config, pod.pod),
-            booked=booked,
-            found=_gpus_text(truth.gpus),
-        )
-    ]
+    annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)
+    if pod.allocation is None:
+        text = f"the pod was bound without an allocation and is on {where}"
+        return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
+    if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the parts of its containers differ
+        return [Correction(pod, annotations)]
+    text = f"the kubelet put the pod on {where}, booked was {booked}; the booking was corrected"
+    return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
 
 
 def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
@@ -189,7 +164,7 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
         f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
         "delete the pod when it suits you, so that it is admitted anew"
     )
-    return [Complain(pod, EventReason.GPU_FORGOTTEN, message)]
+    return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
@@ -198,7 +173,7 @@ def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []
     message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
-    return [Complain(pod, EventReason.GPU_MISSING, message)]
+    return [Correction(pod, {}, EventReason.GPU_MISSING, message)]
 
 
 def _gpus_text(gpus: Iterable[GpuShare]) -> str:

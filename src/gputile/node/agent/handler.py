@@ -9,25 +9,22 @@ the kubelet keeps for good what such a pod is given.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, told_to_mount
 from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.callers import callers, unclear
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start, prestart
+from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.files.isolation_mounts import NotIsolated
-from gputile.node.agent.files.kubelet_checkpoint import mounts_of
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.records import Records, mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
-from gputile.node.agent.kubelet import AgentNotReady, KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -112,77 +109,89 @@ class AllocationHandler:
         self._compare = compare
         self._metrics = metrics
 
-    async def preferred(
-        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
-    ) -> tuple[str, ...]:
-        with self._metrics.seconds.labels("GetPreferredAllocation").time():
-            caller = await self._lookup.caller(resource, size)
-            ids = preferred(self._state, caller, resource, available, must, size)
-            self._state.expect(resource, ids, caller, time.monotonic())
-            return ids
+    async def answer(self, call: Call) -> CallAnswer | CallRefused:
+        """Answer a call on the plugin of one resource."""
+        methods = {
+            "GetPreferredAllocation": self._preferred,
+            "Allocate": self._allocate,
+            "PreStartContainer": self._prestart,
+        }
+        try:
+            with self._metrics.seconds.labels(call.method).time():
+                return CallAnswer(call.number, await methods[call.method](call.resource, call.body))
+        except AllocationConflict as error:
+            return CallRefused(call.number, "FAILED_PRECONDITION", str(error))
+        except NotYet as error:
+            return CallRefused(call.number, "UNAVAILABLE", str(error))
+        except Exception as error:
+            log.exception("%s of %s", call.method, call.resource)
+            return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
-        """Return what a container gets.
+    async def _preferred(self, resource: str, body: bytes) -> bytes:
+        """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
+        answers = []
+        for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
+            available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
+            ids: tuple[str, ...] = ()
+            try:
+                caller = await self._lookup.caller(resource, size)
+                ids = preferred(self._state, caller, resource, available, must, size)
+                self._state.expect(resource, ids, caller, time.monotonic())
+            except Exception:
+                log.exception("no preference for %d of %s", size, resource)
+            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        return pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
 
-        Raises:
-            AllocationConflict: the IDs cannot be served.
-        """
-        with self._metrics.seconds.labels("Allocate").time():
-            state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
-            if expected is not None and expected.is_for(resource, ids, time.monotonic()):
-                caller = expected.caller
-            else:
-                caller = await self._lookup.caller(resource, len(ids))
-            try:
-                answer = allocate(state, caller, resource, ids, now_ns)
-            except AllocationConflict as error:
-                self._metrics.contradictions.inc()
-                log.error("refused %d of %s: %s", len(ids), resource, error)
-                raise
-            if caller is None:
-                self._metrics.unidentified.inc()
-                log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
-            response = self._files.response(state.node_config.mode, answer)
-            told_to_mount(state, answer.directory, mounts_of(response.mounts))
-            try:
-                self._files.prepare(answer, state.records[answer.directory])
-            except OSError as error:  # made good before the container starts
-                log.error("the agent's state cannot be written, and is written again later: %s", error)
-            self._advertiser.allocated()
-            self._compare.wish()
-            return response
+    async def _allocate(self, resource: str, body: bytes) -> bytes:
+        asked = pb.AllocateRequest.FromString(body).container_requests
+        answers = [await self._container(resource, tuple(each.devices_ids)) for each in asked]
+        return pb.AllocateResponse(container_responses=answers).SerializeToString()
+
+    async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
+        state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
+        if expected is not None and expected.is_for(resource, ids, time.monotonic()):
+            caller = expected.caller
+        else:
+            caller = await self._lookup.caller(resource, len(ids))
+        try:
+            answer = allocate(state, caller, resource, ids, now_ns)
+        except AllocationConflict as error:
+            self._metrics.contradictions.inc()
+            log.error("refused %d of %s: %s", len(ids), resource, error)
+            raise
+        if caller is None:
+            self._metrics.unidentified.inc()
+            log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+        response = self._files.response(state.node_config.mode, answer)
+        told_to_mount(state, answer.directory, mounts_of(response.mounts))
+        try:
+            self._files.prepare(answer, state.records[answer.directory])
+        except OSError as error:  # made good before the container starts
+            log.error("the agent's state cannot be written, and is written again later: %s", error)
+        self._advertiser.allocated()
+        self._compare.wish()
+        return response
+
+    async def _prestart(self, resource: str, body: bytes) -> bytes:
+        await self.prestart(resource, tuple(pb.PreStartContainerRequest.FromString(body).devices_ids))
+        return pb.PreStartContainerResponse().SerializeToString()
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.
 
         Raises:
-            AgentNotReady: it must not start yet.
-        """
-        with self._metrics.seconds.labels("PreStartContainer").time():
-            try:
-                for start in await self._starting(resource, ids):
-                    await self._files.start(start, self._state)
-            except NotYet as error:
-                self._compare.wish()
-                self._advertiser.allocated()
-                raise AgentNotReady(str(error)) from error
-            except NotIsolated as error:
-                pod = f"{start.limits.namespace}/{start.limits.pod}"
-                raise AgentNotReady(
-                    f"container {start.limits.container} of pod {pod} does not start: {error}"
-                ) from error
-            except (OSError, ValueError) as error:
-                raise AgentNotReady(f"the limits cannot be written: {error}") from error
-
-    async def _starting(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
-        """Return the containers that start; what the kubelet lists may be news if none may by what is known.
-
-        Raises:
-            NotYet: none may.
+            NotYet: it must not start yet.
         """
         self._lookup.read_written()
         try:
-            return prestart(self._state, resource, ids, time.time_ns())
+            try:
+                starting = prestart(self._state, resource, ids, time.time_ns())
+            except NotYet:  # what the kubelet lists may be news
+                await self._lookup.list()
+                starting = prestart(self._state, resource, ids, time.time_ns())
+            for start in starting:
+                await self._files.start(start, self._state)
         except NotYet:
-            await self._lookup.list()
-            return prestart(self._state, resource, ids, time.time_ns())
+            self._compare.wish()
+            self._advertiser.allocated()
+            raise

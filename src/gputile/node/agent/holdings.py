@@ -15,17 +15,16 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.device_ids import DeviceIdError, by_gpu
-from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.known_pods import KnownPod
-from gputile.node.agent.node_config import is_served
-from gputile.node.agent.pod_devices import (
+from gputile.node.agent.device_table import (
     AllocationRecord,
     ContainerDevices,
+    DeviceTable,
     KubeletEntry,
     PodDevices,
     directory_name,
 )
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has written down whose devices they are
@@ -51,14 +50,11 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     unit = state.node_config.effective_mode.unit_mib
     if caller is not None and pod is not None and pod.request is not None:
         unit = pod.request.unit_mib or unit
-    gpus = {gpu.index: gpu.uuid for gpu in state.node_config.inventory.gpus}
-    there = {index for each in both.values() for index in by_gpu(each)}
     phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
     state.records[name] = AllocationRecord(
         both,
         unit,
         now_ns,
-        {i: gpus[i] for i in there & gpus.keys()},
         key=key,
         uid=uid,
         container=container,
@@ -80,7 +76,7 @@ def adopt(state: AllocationState, entry: KubeletEntry) -> AllocationRecord | Non
         return None
     ids = {each.resource: each.ids for each in devices}
     mounts, phase = devices[0].mounts or (), devices[0].phase
-    record = AllocationRecord(ids, held.unit_mib, 0, held.gpus, mounts, held.key, held.uid, entry.container, phase)
+    record = AllocationRecord(ids, held.unit_mib, 0, mounts, held.key, held.uid, entry.container, phase)
     state.records[entry.directory] = record
     return record
 
@@ -160,7 +156,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
         state.pods.listed,
         state.node_config,
         state.configuration,
-        now_ns // UNKNOWN_FOR_NS if UNKNOWN_FOR_NS else now_ns,
+        now_ns // UNKNOWN_FOR_NS,
     )
     if known == state.derived_from:
         return
@@ -254,28 +250,16 @@ def _ordered(ids: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
 
 
-@lru_cache(_MOST_KEPT)
-def _indices(ids: tuple[str, ...]) -> frozenset[int]:
-    return frozenset(by_gpu(ids))
-
-
 class _Rows:
     """The rows of a device table that is being made."""
 
     def __init__(self, state: AllocationState) -> None:
         self._state = state
-        self._uuids = {gpu.index: gpu.uuid for gpu in state.node_config.inventory.gpus}
         self._found: dict[str, PodDevices] = {}
         self._devices: dict[str, list[ContainerDevices]] = {}
 
     def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
-        try:
-            indices = _indices(devices.ids)
-        except DeviceIdError:  # another plugin's, from before
-            return
         config = self._state.node_config
-        then = record.gpus if record is not None else self._uuids
-        gpus = {index: uuid for index in indices if (uuid := then.get(index) or self._uuids.get(index))}
         since = record.since_ns if record is not None else 0
         row = self._found.get(uid)
         if row is None:
@@ -293,16 +277,15 @@ class _Rows:
                 config.mode.value,
                 group,
                 since,
-                gpus=gpus,
                 identified=bool(key),
                 known=pod is not None,
             )
-        elif gpus != row.gpus or since < row.since_ns:
-            row = msgspec.structs.replace(row, gpus=gpus | row.gpus, since_ns=min(since, row.since_ns))
+        elif since < row.since_ns:
+            row = msgspec.structs.replace(row, since_ns=since)
         self._found[uid] = row
         self._devices.setdefault(uid, []).append(devices)
 
     def made(self) -> Iterator[PodDevices]:
         for uid, row in self._found.items():
             made, before = row.only(tuple(self._devices[uid])), self._state.device_table.get(uid)
-            yield before if before == made and before is not None else made  # which knows its slots already
+            yield before if before == made and before is not None else made  # which knows its GPUs already

@@ -1,14 +1,12 @@
-"""Reaches the kubelet through the gateway, which talks to it, and answers its device plugin calls."""
+"""Reaches the kubelet through the gateway: its calls come in, its list and the devices' list go out."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gputile.node.agent.device_ids import ListedPod, Listing
 from gputile.node.agent.device_lists import Device
-from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway.link import (
     Advertise,
     Call,
@@ -31,85 +29,14 @@ ADMISSION = ("GetPreferredAllocation", "Allocate")
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
-class AgentNotReady(Exception):
-    """Asked too early, or at a bad moment: the kubelet should ask again."""
-
-
-class DevicePluginCalls(Protocol):
-    """Answers the calls on the plugins of all resources."""
-
-    async def preferred(
-        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
-    ) -> tuple[str, ...]:
-        """Return the IDs that the kubelet should take."""
-
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
-        """Return what a container gets.
-
-        Raises:
-            AllocationConflict: the IDs cannot be served.
-        """
-
-    async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Prepare the start of a container.
-
-        Raises:
-            AgentNotReady: it must not start yet.
-        """
-
-
-async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRefused:
-    try:
-        match call.method:
-            case "GetPreferredAllocation":
-                return CallAnswer(call.number, await _preferred(handler, call))
-            case "Allocate":
-                return CallAnswer(call.number, await _allocate(handler, call))
-            case "PreStartContainer":
-                asked = pb.PreStartContainerRequest.FromString(call.body)
-                await handler.prestart(call.resource, tuple(asked.devices_ids))
-                return CallAnswer(call.number, pb.PreStartContainerResponse().SerializeToString())
-            case unknown:
-                return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
-    except AllocationConflict as error:
-        return CallRefused(call.number, "FAILED_PRECONDITION", str(error))
-    except AgentNotReady as error:
-        return CallRefused(call.number, "UNAVAILABLE", str(error))
-    except Exception as error:
-        log.exception("%s of %s", call.method, call.resource)
-        return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
+Answers = Callable[[Call], Awaitable[CallAnswer | CallRefused]]
+"""Answers the calls on the plugins of all resources."""
 
 
 def devices_message(devices: Sequence[Device]) -> bytes:
     return pb.ListAndWatchResponse(
         devices=[pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY) for device_id, well in devices]
     ).SerializeToString()
-
-
-async def _preferred(handler: DevicePluginCalls, call: Call) -> bytes:
-    """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
-    answers = []
-    for asked in pb.PreferredAllocationRequest.FromString(call.body).container_requests:
-        try:
-            ids = await handler.preferred(
-                call.resource,
-                tuple(asked.available_deviceIDs),
-                tuple(asked.must_include_deviceIDs),
-                asked.allocation_size,
-            )
-        except Exception:
-            log.exception("no preference for %d of %s", asked.allocation_size, call.resource)
-            ids = ()
-        answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
-    return pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
-
-
-async def _allocate(handler: DevicePluginCalls, call: Call) -> bytes:
-    answers = [
-        await handler.allocate(call.resource, tuple(asked.devices_ids))
-        for asked in pb.AllocateRequest.FromString(call.body).container_requests
-    ]
-    return pb.AllocateResponse(container_responses=answers).SerializeToString()
 
 
 _MARGIN_S = 0.1
@@ -142,8 +69,8 @@ class KubeletLink:
         self._latest: tuple[bytes, Listing] = (b"", {})
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, handler: DevicePluginCalls) -> None:
-        """Take in what the gateway says; ``handler`` answers the kubelet's calls.
+    async def run(self, answer: Answers) -> None:
+        """Take in what the gateway says; ``answer`` answers the kubelet's calls.
 
         Raises:
             GatewayGoneError: it has hung up.
@@ -152,7 +79,7 @@ class KubeletLink:
             async for message in self._link.messages():
                 match message:
                     case Call():
-                        task = asyncio.get_running_loop().create_task(self._serve(handler, message))
+                        task = asyncio.get_running_loop().create_task(self._serve(answer, message))
                         self._tasks.add(task)
                         task.add_done_callback(self._tasks.discard)
                     case Listed(number, body):
@@ -216,10 +143,10 @@ class KubeletLink:
             self._latest = body, as_listing(resources_pb.ListPodResourcesResponse.FromString(body))
         return self._latest[1]
 
-    async def _serve(self, handler: DevicePluginCalls, call: Call) -> None:
+    async def _serve(self, answer: Answers, call: Call) -> None:
         if call.method in ADMISSION:
             self.asked = time.monotonic()
-        self._link.send(await answer(handler, call))
+        self._link.send(await answer(call))
 
 
 def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:

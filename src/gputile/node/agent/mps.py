@@ -29,7 +29,7 @@ from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.answers import PIPE_ENV, GpuUuids, daemon_name
-from gputile.node.agent.files.mounts import is_nosuid
+from gputile.node.agent.files.node_mounts import is_nosuid
 from gputile.support.files import read_whole
 from gputile.support.process_supervision import Restarts, end
 

@@ -6,13 +6,13 @@ Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mod
 ``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory, resources_for_mode
-from gputile.node.agent.device_ids import encode
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
@@ -43,18 +43,13 @@ class EffectiveMode:
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG instance: the ``slot``-th on the GPU with ``index``."""
+    """A MIG instance of the GPU with ``index``."""
 
     index: int
-    slot: int
     uuid: str
     resource: str
     mib: int
     healthy: bool = True
-
-    @property
-    def device_id(self) -> str:
-        return encode(self.index, self.slot)
 
 
 class WithholdingRule(Enum):
@@ -100,11 +95,21 @@ class NodeConfig:
     def replicated(self) -> bool:
         return self.effective_mode.sharing is Sharing.TIME_SLICING
 
-    def gpu(self, index: int) -> Gpu | None:
-        return next((gpu for gpu in self.inventory.gpus if gpu.index == index), None)
+    def gpu(self, uuid: str) -> Gpu | None:
+        return next((gpu for gpu in self.inventory.gpus if gpu.uuid == uuid), None)
 
-    def instance(self, resource: str, device_id: str) -> MigDevice | None:
-        return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
+    def gpus(self, uuids: Collection[str]) -> tuple[Gpu, ...]:
+        """Return those GPUs that are there, in the order of their indices."""
+        return tuple(gpu for gpu in self.inventory.gpus if gpu.uuid in uuids)
+
+    def names(self, uuids: Collection[str]) -> str:
+        """Return what people call the GPUs: by their indices as far as they are there."""
+        there = self.gpus(uuids)
+        gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
+        return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
+
+    def instance(self, resource: str, uuid: str) -> MigDevice | None:
+        return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
 
     def advertises(self, resource: str) -> bool:
         if self.withheld is not None:
@@ -114,8 +119,7 @@ class NodeConfig:
         offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
         return offered.get(resource, 0) > 0
 
-    def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the UUIDs that a container sees: those of the MIG instances, or of the GPUs with ``indices``."""
-        if resource.startswith(MIG_PREFIX):
-            return tuple(i.uuid for device_id in sorted(ids) if (i := self.instance(resource, device_id)) is not None)
-        return tuple(gpu.uuid for index in indices if (gpu := self.gpu(index)) is not None)
+    def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
+        """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""
+        instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
+        return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))

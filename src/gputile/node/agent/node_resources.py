@@ -12,7 +12,6 @@ never offered it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
@@ -22,8 +21,6 @@ from gputile.api.well_known import (
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
-    PLACEMENT_LABEL,
-    PLACEMENTS,
     REPLICAS_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
@@ -42,12 +39,9 @@ from gputile.node.agent.node_config import (
     Withholding,
     WithholdingRule,
 )
-from gputile.node.nvml.probe import Mig, ProbedMachine, inventory_of
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
-MODE_PENDING: Final = ConditionType.MODE_PENDING
-PLACEMENT_REFUSED: Final = ConditionType.PLACEMENT_REFUSED
-UNIT_REFUSED: Final = ConditionType.MEMORY_UNIT_REFUSED
 _NAMED_PODS = 10
 
 
@@ -76,25 +70,32 @@ def decide_mode(
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
         return ModeDecision(
-            current, (node_condition(MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)), unit_condition)
+            current,
+            (
+                node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)),
+                unit_condition,
+            ),
         )
     disabled = _disabled(wanted.mode, configuration.features)
     if disabled is not None:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
         text = f"the node is in mode {wanted.mode.value}"
-        told = node_condition(MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
+        told = node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
-            told = node_condition(MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
+            told = node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
         return ModeDecision(wanted, (told, unit_condition))
     if gpu_pods:
         text = _held_text(current, wanted, gpu_pods)
         return ModeDecision(
-            current, (node_condition(MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition)
+            current,
+            (node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition),
         )
     text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
     return ModeDecision(
-        current, (node_condition(MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition), closing=True
+        current,
+        (node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition),
+        closing=True,
     )
 
 
@@ -121,17 +122,6 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     return EffectiveMode(Mode(mode), 0, sharing, replicas)
 
 
-def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
-    placement = labels.get(PLACEMENT_LABEL)
-    if placement is not None and placement not in PLACEMENTS:
-        valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
-        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-        return node_condition(PLACEMENT_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a way of placement, or there is none"
-    return node_condition(PLACEMENT_REFUSED, "False", ConditionReason.VALID, text)
-
-
 def _disabled(mode: Mode, features: Features) -> str | None:
     """Return why the cluster's owner does not want the mode (M13), None where it is wanted."""
     if mode.shared and not features.sharing:
@@ -147,9 +137,11 @@ def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[i
     try:
         check_unit(tuple(gpus), unit_mib)
     except UnitError as error:
-        return current.unit_mib, node_condition(UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error))
+        return current.unit_mib, node_condition(
+            ConditionType.MEMORY_UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error)
+        )
     text = f"the memory unit is {unit_mib} MiB"
-    return unit_mib, node_condition(UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
+    return unit_mib, node_condition(ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
 
 
 def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
@@ -182,10 +174,6 @@ class MachineSeen:
     keep_unit: bool = False
 
 
-MIG_PROBLEM: Final = ConditionType.MIG_PROBLEM
-MPS_PROBLEM: Final = ConditionType.MPS_PROBLEM
-
-
 def node_config_of(
     machine: ProbedMachine,
     health: Health,
@@ -206,16 +194,14 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs, numbered on each GPU in the order of their IDs."""
+    """Return the MIG instances of all GPUs, on each GPU in the order of NVIDIA's numbers."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
         for instance in ordered:
             resource = MIG_PREFIX + instance.profile.replace("+", ".")
             well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
-            # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
-            slot = instance.gi * 100 + instance.ci
-            found.append(MigDevice(gpu.index, slot, instance.uuid, resource, instance.mib, well))
+            found.append(MigDevice(gpu.index, instance.uuid, resource, instance.mib, well))
     return found
 
 
@@ -230,41 +216,12 @@ def closed(node_config: NodeConfig) -> Inventory:
     return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
 
 
-def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
-    """Return whether MIG is as the node's label asks for (G3)."""
-    wanted = effective_mode.sharing is Sharing.MIG
-    split = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON]
-    if wanted and not split:
-        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
-        return node_condition(
-            MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, f"the node is to offer MIG instances: {remedy}"
-        )
-    bare = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON and not gpu.instances]
-    if wanted and bare:
-        message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
-        return node_condition(MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, message)
-    if split and not wanted:
-        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
-        return node_condition(MIG_PROBLEM, "True", ConditionReason.MIG_NOT_OFFERED, message)
-    return node_condition(MIG_PROBLEM, "False", ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for")
-
-
-def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
-    if effective_mode.mode is Mode.MPS and problem is not None:
-        return node_condition(MPS_PROBLEM, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
-    return node_condition(
-        MPS_PROBLEM, "False", ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing"
-    )
-
-
-OTHER_PLUGIN: Final = ConditionType.OTHER_DEVICE_PLUGIN
-
 # NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
 # HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
 SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
 
-# Labels of the pods of NVIDIA's manifests and chart, its GPU Operator, and of the plugins of GKE, AKS, gpushare, HAMi.
+# Labels of the pods of NVIDIA's manifests, chart, GPU Operator and DRA driver, and of the plugins of GKE, AKS,
+# gpushare, HAMi and KubeVirt. Device plugins whose IDs have the UUIDs of GPUs need no entry (resources_of_others).
 _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("name", "nvidia-device-plugin-ds"),
     ("app", "nvidia-device-plugin-daemonset"),
@@ -272,34 +229,43 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("k8s-app", "nvidia-gpu-device-plugin"),
     ("component", "gpushare-device-plugin"),
     ("app.kubernetes.io/component", "hami-device-plugin"),
+    ("app", "nvidia-sandbox-device-plugin-daemonset"),
+    ("dra-driver-nvidia-gpu-component", "kubelet-plugin"),
+    ("nvidia-dra-driver-gpu-component", "kubelet-plugin"),
+    ("app.kubernetes.io/name", "hami-k8s-dra-driver"),
 )
 
 
-def other_plugin_evidence(
-    sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
-) -> str | None:
-    """Return what shows that another plugin serves the node, None where none does.
+def resources_of_others(registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None) -> list[str]:
+    """Return the resources by which other device plugins give away GPUs with these UUIDs, whatever their names are.
 
-    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``; ``served_before`` says that gputile itself
-    may be why ``nvidia.com/gpu`` is there.
+    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. That is not written anew when a
+    plugin goes, but the kubelet then says of the node that it has 0 of the resource.
+    """
+    wanted = [uuid.encode() for uuid in uuids]
+    there = node.status.allocatable if node is not None else {}
+    return sorted(
+        resource
+        for resource, ids in registered.items()
+        if (resource not in there or count_of(there, resource)) and any(uuid in ids for uuid in wanted)
+    )
+
+
+def other_plugin_evidence(
+    sockets: Iterable[str], resources: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
+) -> str | None:
+    """Return what shows that another plugin or driver serves the node, None where none does.
+
+    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``, and ``resources`` the ``resources_of_others``;
+    ``served_before`` says that gputile itself may be why ``nvidia.com/gpu`` is there.
     """
     for socket in sorted(sockets):
         return f"its socket {socket} answers"
+    for resource in resources:
+        return f"it offers this node's GPUs as {resource}"
     for pod in pods:
         if pod.status.phase == "Running" and any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS):
-            return f"pod {pod.key} is a device plugin"
+            return f"pod {pod.key} belongs to it"
     if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
         return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
     return None
-
-
-def other_plugin_condition(evidence: str | None) -> NodeCondition:
-    if evidence is None:
-        return node_condition(
-            OTHER_PLUGIN, "False", ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
-        )
-    message = (
-        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
-        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
-    )
-    return node_condition(OTHER_PLUGIN, "True", ConditionReason.OTHER_PLUGIN_FOUND, message)

@@ -27,12 +27,10 @@ from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.device_ids import DeviceIdError, decode, encode
-from gputile.node.agent.device_lists import displaced
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_ids import in_order
+from gputile.node.agent.device_table import DeviceTable, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import PodDevices
 from gputile.node.agent.rules import SHARED_RESOURCES, rules_of
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ class FreeCapacity:
     def __init__(self, node: NodeInfo, device_table: DeviceTable, pods: Iterable[KnownPod], without: str = "") -> None:
         self._node = node
         self._groups: dict[str, int] = {}
-        self._taken = {gpu.index: _Taken() for gpu in node.inventory.gpus}
+        self._taken = {gpu.uuid: _Taken() for gpu in node.inventory.gpus}
         known = {pod.uid: pod for pod in pods if pod.alive}
         for pod_devices in device_table:
             if pod_devices.uid != without:
@@ -70,10 +68,10 @@ class FreeCapacity:
         for uid, pod in known.items():
             if uid != without and device_table.get(uid) is None and pod.allocation is not None:
                 for share in pod.allocation.gpus:
-                    self._add(share.index, share.mib, share.percent, pod.trust_group)
+                    self._add(share.uuid, share.mib, share.percent, pod.trust_group)
 
-    def choose(self, shape: Shape, trust_group: str, usable: Iterable[int]) -> tuple[int, ...] | None:
-        """Return the indices of the GPUs that a pod gets of those that are ``usable``; None where it does not fit."""
+    def choose(self, shape: Shape, trust_group: str, usable: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the UUIDs of the GPUs that a pod gets of those that are ``usable``; None where it does not fit."""
         from gputile.core.ledger.node_arrays import NO_GROUP
         from gputile.core.ledger.snapshot import NodeState
         from gputile.core.placement.choose import choose_gpus
@@ -83,41 +81,41 @@ class FreeCapacity:
             self._node, self._node.serving_mode, tuple(self._state(i, allowed) for i in range(len(self._taken)))
         )
         chosen = choose_gpus(state, shape, self._groups.get(trust_group, NO_GROUP))
-        return tuple(state.gpu.index for state in chosen) if chosen else None
+        return tuple(state.gpu.uuid for state in chosen) if chosen else None
 
-    def pods_on(self, index: int) -> int:
-        return self._taken[index].pods if index in self._taken else 0
+    def pods_on(self, gpu: str) -> int:
+        return self._taken[gpu].pods if gpu in self._taken else 0
 
-    def _state(self, position: int, allowed: frozenset[int]) -> "GpuState":
+    def _state(self, position: int, allowed: frozenset[str]) -> "GpuState":
         from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
         from gputile.core.ledger.snapshot import GpuState
 
         gpu = self._node.inventory.gpus[position]
-        taken, group = self._taken[gpu.index], NO_GROUP
+        taken, group = self._taken[gpu.uuid], NO_GROUP
         if taken.groups:
             group = MIXED_GROUPS if len(taken.groups) > 1 else self._groups[next(iter(taken.groups))]
-        if gpu.index not in allowed:
+        if gpu.uuid not in allowed:
             gpu = msgspec.structs.replace(gpu, healthy=False)
         return GpuState(gpu, self._node.gpu_total(position), taken.mib, taken.percent, taken.pods, group)
 
     def _hold(self, pod_devices: PodDevices, pod: KnownPod | None) -> None:
         """Count a pod's devices, and what else of its booking is still to come on the same GPUs."""
-        booked = {share.index: share for share in pod.allocation.gpus} if pod and pod.allocation else {}
-        if not pod_devices.indices <= booked.keys():
+        booked = {share.uuid: share for share in pod.allocation.gpus} if pod and pod.allocation else {}
+        if not pod_devices.gpus <= booked.keys():
             booked = {}
-        for index in sorted(pod_devices.indices | booked.keys()):
-            share = booked.get(index)
-            mib, percent = pod_devices.mib(index), pod_devices.percent(index)
+        for uuid in sorted(pod_devices.gpus | booked.keys()):
+            share = booked.get(uuid)
+            mib, percent = pod_devices.mib(uuid), pod_devices.percent(uuid)
             if share is not None:
                 mib, percent = max(mib, share.mib), max(percent, share.percent)
-            self._add(index, mib, percent, pod_devices.trust_group)
+            self._add(uuid, mib, percent, pod_devices.trust_group)
 
-    def _add(self, index: int, mib: int, percent: int, trust_group: str) -> None:
-        taken = self._taken.get(index)
+    def _add(self, gpu: str, mib: int, percent: int, trust_group: str) -> None:
+        taken = self._taken.get(gpu)
         if taken is None:
             return
         self._groups.setdefault(trust_group, len(self._groups) + 1)
-        self._taken[index] = replace(
+        self._taken[gpu] = replace(
             taken,
             mib=taken.mib + mib,
             percent=taken.percent + percent,
@@ -126,68 +124,55 @@ class FreeCapacity:
         )
 
 
-Slots = Mapping[int, frozenset[int]]
+IdsByGpu = Mapping[str, frozenset[str]]
 
 
-def readable(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Return the slots of each GPU, leaving out what is no device ID: the kubelet may know IDs of other plugins."""
-    found: dict[int, set[int]] = {}
-    for device_id in device_ids:
-        try:
-            index, slot = decode(device_id)
-        except DeviceIdError:
-            continue
-        found.setdefault(index, set()).add(slot)
-    return {index: frozenset(slots) for index, slots in found.items()}
-
-
-def spread_evenly(size: int, indices: Sequence[int], available: Slots, must: Slots) -> tuple[str, ...] | None:
-    """Return ``size`` IDs, as many of each of ``indices``, with all of ``must``; None where there are not enough.
+def spread_evenly(size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...] | None:
+    """Return ``size`` IDs, as many of each of ``gpus``, with all of ``must``; None where there are not enough.
 
     ``available`` includes ``must``, as in the kubelet's request.
     """
-    if not indices or size % len(indices) or not must.keys() <= set(indices):
+    if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
         return None
-    each, chosen = size // len(indices), []
-    for index in sorted(indices):
-        kept = must.get(index, frozenset())
-        others = sorted(available.get(index, frozenset()) - kept)[: max(0, each - len(kept))]
+    each, chosen = size // len(gpus), []
+    for gpu in gpus:
+        kept = must.get(gpu, frozenset())
+        others = in_order(available.get(gpu, frozenset()) - kept)[: max(0, each - len(kept))]
         if len(kept) + len(others) != each:
             return None
-        chosen += [encode(index, slot) for slot in (*sorted(kept), *others)]
+        chosen += [*in_order(kept), *others]
     return tuple(chosen)
 
 
-def on_some_gpu(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
+def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...]:
     """Return up to ``size`` IDs on as few GPUs as possible, those of ``must`` first: the answer of last resort."""
-    chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
-    for index in sorted(available, key=lambda i: (i not in must, -len(available[i]), i)):
-        others = sorted(available[index] - must.get(index, frozenset()))
-        chosen += [encode(index, slot) for slot in others[: size - len(chosen)]]
+    chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
+    for gpu in sorted(available, key=lambda gpu: (gpu not in must, -len(available[gpu]))):
+        chosen += in_order(available[gpu] - must.get(gpu, frozenset()))[: size - len(chosen)]
         if len(chosen) >= size:
             break
     return tuple(chosen)
 
 
 def replicas(
-    size: int, available: Slots, must: Slots, free_capacity: FreeCapacity, usable: Iterable[int]
+    size: int, available: IdsByGpu, must: IdsByGpu, free_capacity: FreeCapacity, usable: Iterable[str]
 ) -> tuple[str, ...]:
     """Return IDs of replicated GPUs: different GPUs first, the least used of those that are ``usable``."""
-    chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
-    left = {i: sorted(available.get(i, frozenset()) - must.get(i, frozenset()), reverse=True) for i in usable}
-    load = {index: free_capacity.pods_on(index) for index in left}
+    chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
+    left = {gpu: in_order(available.get(gpu, frozenset()) - must.get(gpu, frozenset()))[::-1] for gpu in usable}
+    load = {gpu: free_capacity.pods_on(gpu) for gpu in left}
     while len(chosen) < size and any(left.values()):
-        index = min((i for i in left if left[i]), key=lambda i: (load[i], i))
-        chosen.append(encode(index, left[index].pop()))
-        load[index] += 1
+        gpu = min((gpu for gpu in left if left[gpu]), key=load.__getitem__)
+        chosen.append(left[gpu].pop())
+        load[gpu] += 1
     return tuple(chosen)
 
 
-def booked_indices(node_config: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
-    """Return the indices that booked GPUs have now; empty if one of them is not there or not healthy."""
-    index_of = {gpu.uuid: gpu.index for gpu in node_config.inventory.gpus if gpu.healthy}
+def booked_gpus(node_config: NodeConfig, uuids: Iterable[str]) -> tuple[str, ...]:
+    """Return the booked GPUs; none if one of them is not there or not healthy."""
     wanted = tuple(uuids)
-    return tuple(index_of[uuid] for uuid in wanted) if all(uuid in index_of for uuid in wanted) else ()
+    healthy = {gpu.uuid for gpu in node_config.inventory.gpus if gpu.healthy}
+    return wanted if healthy.issuperset(wanted) else ()
 
 
 Servable = Callable[[tuple[str, ...]], bool]
@@ -204,10 +189,10 @@ class DeviceQuestion:
     pod_devices: PodDevices
     caller: Caller | None
     resource: str
-    available: Slots
-    must: Slots
+    available: IdsByGpu
+    must: IdsByGpu
     size: int
-    near: tuple[int, ...] = ()
+    near: tuple[str, ...] = ()
 
     @property
     def pod(self) -> KnownPod | None:
@@ -225,8 +210,7 @@ class PreferredAllocation:
     def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
         self._state = state
         self._asked = asked
-        gpus = state.node_config.inventory.gpus
-        self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.device_table)]
+        self._usable = [gpu.uuid for gpu in state.node_config.inventory.gpus if gpu.healthy]
 
     def choose(self, servable: Servable) -> tuple[str, ...]:
         """Return the IDs for the container that asks.
@@ -239,11 +223,11 @@ class PreferredAllocation:
             return on_some_gpu(asked.size, asked.available, asked.must)
         if self._state.node_config.replicated:
             return self._replicas(servable)
-        for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
-            ids = spread_evenly(asked.size, indices, asked.available, asked.must)
+        for gpus in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
+            ids = spread_evenly(asked.size, gpus, asked.available, asked.must)
             if ids is not None and servable(ids):
                 return ids
-        usable = {i: asked.available[i] for i in self._usable if i in asked.available}
+        usable = {gpu: asked.available[gpu] for gpu in self._usable if gpu in asked.available}
         return on_some_gpu(asked.size, usable, asked.must)
 
     def _ids_of_the_pod(self) -> int:
@@ -253,7 +237,7 @@ class PreferredAllocation:
         GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
         """
         asked, pod = self._asked, self._asked.pod
-        if asked.pod_devices.indices or pod is None or pod.request is None:
+        if asked.pod_devices.gpus or pod is None or pod.request is None:
             return 0
         shape, unit = pod.request.shape, asked.pod_devices.unit_mib
         if asked.resource == GPU_MEMORY:
@@ -262,56 +246,56 @@ class PreferredAllocation:
 
     def _replicas(self, servable: Servable) -> tuple[str, ...]:
         asked, node_config, rules = self._asked, self._state.node_config, rules_of(self._state)
-        friendly = [i for i in self._usable if rules.stranger_on(asked.pod_devices, i) is None]
-        booked = booked_indices(node_config, asked.booked)
+        friendly = [gpu for gpu in self._usable if rules.stranger_on(asked.pod_devices, gpu) is None]
+        booked = booked_gpus(node_config, asked.booked)
         if set(booked) <= set(friendly):
             ids = spread_evenly(asked.size, booked, asked.available, asked.must)
             if ids is not None and servable(ids):
                 return ids
         return replicas(asked.size, asked.available, asked.must, self._free_capacity(""), friendly)
 
-    def _whole_options(self) -> Iterator[tuple[int, ...]]:
+    def _whole_options(self) -> Iterator[tuple[str, ...]]:
         """Yield the booked GPUs, then the best of those that are free."""
         asked = self._asked
-        yield booked_indices(self._state.node_config, asked.booked)
-        free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
+        yield booked_gpus(self._state.node_config, asked.booked)
+        free = [gpu for gpu in self._usable if asked.available.get(gpu) and gpu not in asked.must]
         kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
         lacking = asked.size - len(asked.must)
         chosen = (
             self._free_capacity(asked.pod_devices.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
         )
         if chosen is not None:
-            yield tuple(sorted((*asked.must, *chosen)))
+            yield (*asked.must, *chosen)
 
-    def _shared_options(self) -> Iterator[tuple[int, ...]]:
+    def _shared_options(self) -> Iterator[tuple[str, ...]]:
         """Yield the GPUs that the pod is on, the booked ones of the container and the pod, then what fits now.
 
         GPUs with enough IDs and room for the whole pod come first.
         """
         for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
-            for indices in self._shared_options_with(least):
-                if all(self._has(i, least) and (not least or self._has_room(i)) for i in indices):
-                    yield indices
+            for gpus in self._shared_options_with(least):
+                if all(self._has(gpu, least) and (not least or self._has_room(gpu)) for gpu in gpus):
+                    yield gpus
 
-    def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
+    def _shared_options_with(self, least: int) -> Iterator[tuple[str, ...]]:
         asked = self._asked
-        yield tuple(sorted(asked.pod_devices.indices)) or asked.near
-        yield booked_indices(self._state.node_config, asked.booked)
+        yield tuple(sorted(asked.pod_devices.gpus)) or asked.near
+        yield booked_gpus(self._state.node_config, asked.booked)
         if asked.pod and asked.pod.allocation:
-            yield booked_indices(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
+            yield booked_gpus(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
         free_capacity = self._free_capacity(asked.pod_devices.uid)
         for shape in self._shapes():
             each = max(least, -(-asked.size // shape.gpus))
             chosen = free_capacity.choose(
-                shape, asked.pod_devices.trust_group, [i for i in self._usable if self._has(i, each)]
+                shape, asked.pod_devices.trust_group, [gpu for gpu in self._usable if self._has(gpu, each)]
             )
             if chosen is not None:
                 yield chosen
 
-    def _has(self, index: int, ids: int) -> bool:
-        return len(self._asked.available.get(index, ())) >= ids
+    def _has(self, gpu: str, ids: int) -> bool:
+        return len(self._asked.available.get(gpu, ())) >= ids
 
-    def _has_room(self, index: int) -> bool:
+    def _has_room(self, gpu: str) -> bool:
         """Return whether a GPU has memory and compute left for the whole pod.
 
         The kubelet asks for the two one after the other. Where the first has settled the GPU, the second has no choice.
@@ -319,7 +303,7 @@ class PreferredAllocation:
         pod = self._asked.pod
         if pod is None or pod.request is None:
             return True
-        mib, percent = rules_of(self._state).left(index, pod.uid)
+        mib, percent = rules_of(self._state).left(gpu, pod.uid)
         return mib >= pod.request.shape.mib and percent >= pod.request.shape.percent
 
     def _shapes(self) -> Iterator[Shape]:

@@ -9,33 +9,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from typing import Literal
 
 from gputile.api.core import ObjectReference, unversioned
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
-from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.advertise import Advertiser, ModeChange
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.differences import (
-    Annotations,
-    Complain,
-    Confirm,
-    Correct,
-    Correction,
-    differences,
-)
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.holdings import keep_only
-from gputile.node.agent.known_pods import KnownPod, answered_pod
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode_change import ModeChange
 from gputile.node.agent.status.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
 LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
-
-
 AT_ONCE = 4
 
 
@@ -55,43 +46,28 @@ class CorrectionWriter:
         return again
 
     async def _one(self, correction: Correction) -> bool:
-        try:
-            await self._do(correction)
-        except KubeError as error:
-            return isinstance(error, Conflict)
-        return False
-
-    async def _do(self, correction: Correction) -> None:
-        match correction:
-            case Complain(pod, reason, message):
-                self._cluster.record(_reference(pod), reason, message, "Warning")
-            case Confirm(pod, annotations):
-                await self._annotate(pod, annotations)
-            case Correct(pod, annotations, booked, found):
-                await self._annotate(pod, annotations)
-                if pod.allocation is None:
-                    self._metrics.placed.inc()
-                    text = f"the pod was bound without an allocation and is on {found}"
-                    self._cluster.record(_reference(pod), EventReason.ALLOCATION_RECORDED, text)
-                elif booked != found:
-                    self._metrics.corrections.inc()
-                    text = f"the kubelet put the pod on {found}, booked was {booked}; the booking was corrected"
-                    self._cluster.record(_reference(pod), EventReason.GPU_BOOKING_CORRECTED, text, "Warning")
-                    log.warning("pod %s: %s", pod.key, text)
-
-    async def _annotate(self, pod: KnownPod, annotations: Annotations) -> None:
-        async with self._free:
+        pod, state = correction.pod, self._allocation_state
+        if correction.annotations:
             try:
-                changed = await self._cluster.annotate(pod.pod, annotations)
+                async with self._free:
+                    changed = await self._cluster.annotate(pod.pod, correction.annotations)
             except KubeError as error:
                 log.info("pod %s is not annotated: %s", pod.key, error)
-                raise
-        answered_pod(self._allocation_state.pods, changed, self._allocation_state.configuration)
-
-
-def _reference(pod: KnownPod) -> ObjectReference:
-    meta = pod.pod.metadata
-    return ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+                return isinstance(error, Conflict)
+            answered_pod(state.pods, changed, state.configuration)
+        if correction.reason is None:
+            return False
+        meta = pod.pod.metadata
+        kind: Literal["Normal", "Warning"] = "Warning"
+        if correction.reason is EventReason.ALLOCATION_RECORDED:
+            self._metrics.placed.inc()
+            kind = "Normal"
+        elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
+            self._metrics.corrections.inc()
+            log.warning("pod %s: %s", pod.key, correction.message)
+        about = ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self._cluster.record(about, correction.reason, correction.message, kind)
+        return False
 
 
 LIST_WITHIN_S = 2.0
@@ -187,7 +163,7 @@ class Reconciler:
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:
-            if isinstance(each, Complain):
+            if not each.annotations:
                 key = each.pod.uid, each.message
                 self._since[key] = before.get(key, now)
                 if now - self._since[key] < LASTS_S:

@@ -1,19 +1,17 @@
 """Checks whether IDs that the kubelet chose, or is about to be told to choose, can be served."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.device_lists import displaced
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
-SlotsByGpu = Mapping[int, frozenset[int]]
+IdsByGpu = Mapping[str, frozenset[str]]
 
 
 class AllocationConflict(Exception):
@@ -50,9 +48,9 @@ class AllocationRules:
             why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
+        by_uuid: IdsByGpu = {}  # not of MIG instances: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
-            slots = by_gpu(devices.ids)
+            by_uuid = by_gpu(devices.ids)
         else:
             gone = [
                 i
@@ -61,14 +59,14 @@ class AllocationRules:
             ]
             if gone:
                 raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
-        self._check_gpus(slots)
+        self._check_gpus(by_uuid)
         if resource in SHARED_RESOURCES and not reused:
-            _check_spread(pod_devices, devices, slots, gpus)
+            self._check_spread(pod_devices, devices, by_uuid, gpus)
         if taken:
             raise Occupied(f"device IDs are held by pod {taken[0].key} already")
         if resource in SHARED_RESOURCES:
-            self._check_room(pod_devices, slots)
-        self._check_company(pod_devices, slots)
+            self._check_room(pod_devices, by_uuid)
+        self._check_company(pod_devices, by_uuid)
 
     def check_others(self, pod_devices: PodDevices, resource: str) -> None:
         """Refuse what cannot be on its GPUs beside the other pods: for want of room, or for their sake.
@@ -78,10 +76,10 @@ class AllocationRules:
         """
         if resource.startswith(MIG_PREFIX):
             return
-        slots = pod_devices.slots.get(resource, {})
+        by_uuid = pod_devices.ids_by_gpu.get(resource, {})
         if resource in SHARED_RESOURCES:
-            self._check_room(pod_devices, slots)
-        self._check_company(pod_devices, slots)
+            self._check_room(pod_devices, by_uuid)
+        self._check_company(pod_devices, by_uuid)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too, None where it may.
@@ -107,72 +105,69 @@ class AllocationRules:
             return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
         return None
 
-    def left(self, index: int, uid: str) -> tuple[int, int]:
+    def left(self, uuid: str, uid: str) -> tuple[int, int]:
         """Return the MiB and the percent of compute that pods other than ``uid`` leave of a GPU."""
-        gpu = self.node_config.gpu(index)
-        percent = sum(other.percent(index) for other in self.device_table.on(index, uid))
-        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(index, uid), CORE_PERCENT - percent
+        gpu = self.node_config.gpu(uuid)
+        percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
+        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(uuid, uid), CORE_PERCENT - percent
 
-    def stranger_on(self, pod_devices: PodDevices, index: int) -> PodDevices | None:
+    def stranger_on(self, pod_devices: PodDevices, uuid: str) -> PodDevices | None:
         """Return a pod on the GPU that the pod must not share it with; unknown pods are judged once they are known."""
         if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not pod_devices.identified:
             return None
-        others = (other for other in self.device_table.on(index, pod_devices.uid) if other.identified)
+        others = (other for other in self.device_table.on(uuid, pod_devices.uid) if other.identified)
         return next((other for other in others if other.trust_group != pod_devices.trust_group), None)
 
-    def check_trust_groups(self, pod_devices: PodDevices, indices: Iterable[int]) -> None:
+    def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
         """Refuse GPUs without isolation that pods of another trust group use.
 
         Raises:
             Occupied: says which GPU and pod.
         """
-        for index in indices:
-            stranger = self.stranger_on(pod_devices, index)
+        for uuid in uuids:
+            stranger = self.stranger_on(pod_devices, uuid)
             if stranger is not None:
-                raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+                name = self.node_config.names([uuid])
+                raise Occupied(f"{name} is used by pod {stranger.key} of another trust group, without isolation")
 
-    def _check_gpus(self, slots: SlotsByGpu) -> None:
-        for index in slots:
-            gpu = self.node_config.gpu(index)
+    def _check_gpus(self, uuids: Iterable[str]) -> None:
+        for uuid in uuids:
+            gpu = self.node_config.gpu(uuid)
             if gpu is None:
-                raise AllocationConflict(f"GPU {index} is not there any more")
+                raise AllocationConflict(f"GPU {uuid[:64]} is not there")
             if not gpu.healthy:
-                raise AllocationConflict(f"GPU {index} is unhealthy")
-            if displaced(gpu, self.device_table):
-                raise AllocationConflict(f"pods of another GPU hold device IDs of GPU {index}")
+                raise AllocationConflict(f"GPU {gpu.index} is unhealthy")
 
-    def _check_room(self, pod_devices: PodDevices, slots: SlotsByGpu) -> None:
-        for index in slots:
-            gpu = self.node_config.gpu(index)
-            if gpu is None:
-                continue
-            (mib, percent), own = self.left(index, pod_devices.uid), pod_devices.mib(index)
+    def _check_room(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
+        for gpu in self.node_config.gpus(uuids):
+            (mib, percent), own = self.left(gpu.uuid, pod_devices.uid), pod_devices.mib(gpu.uuid)
             if own > mib:
-                raise Occupied(f"GPU {index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}")
-            if (taken := CORE_PERCENT - percent + pod_devices.percent(index)) > CORE_PERCENT:
-                raise Occupied(f"GPU {index} would have {taken} of {CORE_PERCENT} percent of its compute taken")
+                raise Occupied(f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}")
+            if (taken := CORE_PERCENT - percent + pod_devices.percent(gpu.uuid)) > CORE_PERCENT:
+                raise Occupied(f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute taken")
 
-    def _check_company(self, pod_devices: PodDevices, slots: SlotsByGpu) -> None:
-        for index in slots:
-            others = list(self.device_table.on(index, pod_devices.uid))
+    def _check_company(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
+        for uuid in uuids:
+            others, name = list(self.device_table.on(uuid, pod_devices.uid)), self.node_config.names([uuid])
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
-                raise Occupied(f"GPU {index} is held by pod {others[0].key}")
+                raise Occupied(f"{name} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
-                raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
-        self.check_trust_groups(pod_devices, slots)
+                raise Occupied(f"{name} holds {len(others)} pods, the most that a GPU may hold here")
+        self.check_trust_groups(pod_devices, uuids)
 
-
-def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: SlotsByGpu, gpus: int) -> None:
-    names = ", ".join(f"GPU {index}" for index in slots)
-    if len(slots) != gpus:
-        asked = "one GPU" if gpus == 1 else f"{gpus} GPUs"
-        raise AllocationConflict(f"the kubelet chose {devices.resource} on {names}; the container asks for {asked}")
-    if len({len(held) for held in slots.values()}) > 1:
-        raise AllocationConflict(f"the kubelet chose unequal parts of {devices.resource} on {names}")
-    for other in SHARED_RESOURCES:
-        there = pod_devices.container_slots(devices.container, other)
-        if other != devices.resource and there and there.keys() != slots.keys():
-            raise AllocationConflict(f"the container's {other} is on other GPUs than its {devices.resource} on {names}")
+    def _check_spread(self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int) -> None:
+        names = self.node_config.names(by_uuid)
+        if len(by_uuid) != gpus:
+            asked = "one GPU" if gpus == 1 else f"{gpus} GPUs"
+            raise AllocationConflict(f"the kubelet chose {devices.resource} on {names}; the container asks for {asked}")
+        if len({len(held) for held in by_uuid.values()}) > 1:
+            raise AllocationConflict(f"the kubelet chose unequal parts of {devices.resource} on {names}")
+        for other in SHARED_RESOURCES:
+            there = pod_devices.container_ids(devices.container, other)
+            if other != devices.resource and there and there.keys() != by_uuid.keys():
+                raise AllocationConflict(
+                    f"the container's {other} is on other GPUs than its {devices.resource} on {names}"
+                )
 
 
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:

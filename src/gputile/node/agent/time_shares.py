@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.core import NodeCondition, node_condition
 from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import shares_of
+from gputile.node.agent.device_table import PodContainer, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
-from gputile.node.agent.pod_devices import PodContainer, PodDevices, gpus_of
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
@@ -98,7 +95,6 @@ class RunningWeights:
         return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
 
 
-TIME_POLICY_REFUSED: Final = ConditionType.TIME_POLICY_REFUSED
 MOST_PRIORITY: Final = 2**31 - 1
 
 
@@ -134,16 +130,6 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
         return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
 
 
-def time_condition(labels: Mapping[str, str]) -> NodeCondition:
-    try:
-        parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
-    except GpuTimePolicyError as error:
-        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-        return node_condition(TIME_POLICY_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a policy of GPU time, or there is none"
-    return node_condition(TIME_POLICY_REFUSED, "False", ConditionReason.VALID, text)
-
-
 def time_shares(allocation_state: AllocationState, directory: str, beside: str = "") -> TimeShares:
     """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
 
@@ -155,9 +141,11 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     owners: dict[str, tuple[str, Phase]] = {}
     weights = RunningWeights()
     if node_config.mode in LIBRARY_MODES:
-        near = _gpus(allocation_state, beside)
-        for pod_devices in allocation_state.device_table:
-            if beside and near.isdisjoint(pod_devices.indices):
+        table = allocation_state.device_table
+        on_it = (held.gpus for held in table if any(each.directory == beside for each in held.devices))
+        near = next(on_it, frozenset[str]())
+        for pod_devices in table:
+            if beside and pod_devices.gpus.isdisjoint(near):
                 continue
             phases = {devices.directory: devices.phase for devices in pod_devices.devices}
             for name, claims in _claims(allocation_state, pod_devices):
@@ -203,32 +191,20 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
             yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
 
 
-def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
-    found = (
-        h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
-    )
-    return next(found, frozenset())
-
-
 def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
     """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
-    node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
-    pod = known if known is not None and known.uid == pod_devices.uid else None
+    pod = allocation_state.pod_of(pod_devices)
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
-    for directory, container in {
-        devices.directory: devices.container for devices in pod_devices.devices if devices.directory
-    }.items():
-        indices = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
+    most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
+    weight = min(most, _weight(pod))
+    for directory, container in {each.directory: each.container for each in pod_devices.devices}.items():
         claims = {}
-        for share in shares_of(
-            node_config, pod_devices, container, pod.container_request(container) if pod is not None else None, indices
-        ):
-            gpu = node_config.gpu(share.index)
+        for share in allocation_state.shares(pod_devices, container):
+            gpu = allocation_state.node_config.gpu(share.uuid)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
-            most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
-            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), priority)
-        if claims:
+            claims[share.uuid] = ShareClaim(share.percent, memory, weight, priority)
+        if directory and claims:
             yield directory, claims
 
 

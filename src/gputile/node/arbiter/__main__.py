@@ -1,14 +1,17 @@
 """Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
 
 It reads assignments from its standard input, a line each, and ends when that is closed: no arbiter without an agent.
+The kernel kills it when the agent's thread that started it ends before.
 """
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import logging
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -22,6 +25,7 @@ log = logging.getLogger("gputile.node.arbiter")
 MOST_LINE: Final = 16 * MIB
 MOST_FILES: Final = 65536
 LOOK_EVERY_S: Final = 0.1
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class _Input(asyncio.StreamReader):
@@ -104,6 +108,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    # One that hangs would hold the lock for ever that the next agent's arbiter waits for.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

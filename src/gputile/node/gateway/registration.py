@@ -41,6 +41,10 @@ CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 16 * MIB),  # GetPreferredAllocation can name each device twice
+)
 LOOK_EVERY_S = 1.5
 ANSWER_WITHIN_S = 5.0
 LAST_ANSWERS_WITHIN_S = 1.0
@@ -102,7 +106,7 @@ class Plugin:
         await self.stop()
         name = self.resource.rpartition("/")[2].replace("+", ".")
         self._socket = self._directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock"
-        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         relayed: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name)) for name in RELAYED
         }

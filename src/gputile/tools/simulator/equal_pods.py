@@ -121,7 +121,7 @@ class EqualPods:
         self._seen = len(placed_on)
         self._steps: dict[bytes, _Step] = {}
         rows = engine.ledger.row_of
-        open_rows = [rows[name] for name, why in predicates.alone(pod).items() if why is None and name in rows]
+        open_rows = [rows[name] for name in predicates.open_alone(pod) if name in rows]
         found = engine.scores(request.shape, request.host)[open_rows].tolist()
         self._score = {row: score for row, score in zip(open_rows, found, strict=True) if score != UNFIT}
         self._queue = [(-score, row) for row, score in self._score.items()]
@@ -188,7 +188,7 @@ class EqualPods:
         """Update the nodes on which pods were placed since the last look."""
         if not names:
             return
-        alone, rows = self._predicates.alone(self.pod), self._engine.ledger.row_of
+        rows = self._engine.ledger.row_of
         known = dict([self._own]) if list(names) == [self._own[0]] else {}
         self._own = "", UNFIT  # the next pod that is placed there changes it
         scores = None if known else self._engine.scores(self.request.shape, self.request.host)
@@ -198,7 +198,7 @@ class EqualPods:
                 continue
             score = known[name] if scores is None else int(scores[row])
             self._score.pop(row, None)
-            if score != UNFIT and alone[name] is None:
+            if score != UNFIT and self._predicates.reason(self.pod, name) is None:
                 self._score[row] = score
                 heapq.heappush(self._queue, (-score, row))
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, share
 from tests.unit.cli.programs import arguments
@@ -122,7 +123,7 @@ def test_watching_shows_what_has_changed_until_an_interrupt(
         put(server, "two", "team", 5)
         read_until(b"9/15 (60%)")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(HANGS_S) == -signal.SIGINT
     os.close(ours)
     assert said.count(b"\x1b[2J") == (2 if terminal else 0)
     assert said.count(b"In Cluster:") == 2
@@ -144,7 +145,7 @@ def test_watching_goes_on_when_a_node_that_was_named_is_gone(server: FakeApiServ
         server.store["/api/v1/nodes"]["n"] = machine
         read_until("4/15 (26%)")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(HANGS_S) == -signal.SIGINT
 
 
 def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
@@ -174,4 +175,4 @@ def test_status_is_watched_too(server: FakeApiServer, kubeconfig: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(HANGS_S) == -signal.SIGINT

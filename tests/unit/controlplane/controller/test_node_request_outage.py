@@ -100,7 +100,7 @@ class ModelCloud:
 
     def unplaced(self) -> list[str]:
         gangs = [pod.metadata.name for pod in self._gang_pods()]
-        return sorted([pod.metadata.name for pod in self.bench.waiting.waiting.values()] + gangs)
+        return sorted([pod.metadata.name for pod in self.bench.waiting.refused.values()] + gangs)
 
     # -- nodes
 
@@ -119,7 +119,7 @@ class ModelCloud:
     # -- kube-scheduler and the extender
 
     def _schedule(self) -> None:
-        for waiting in sorted(self.bench.waiting.waiting.values(), key=_age):
+        for waiting in sorted(self.bench.waiting.refused.values(), key=_age):
             for machine in self.machines.values():
                 gpu = next((i for i, free in enumerate(machine.free) if free >= units(waiting)), None)
                 if machine.reported and gpu is not None:
@@ -127,7 +127,8 @@ class ModelCloud:
                     machine.free[gpu] -= units(waiting)
                     machine.empty = False
                     break
-        starting = self.bench.gates if not self.bench.planner.being_deleted(self.bench.waiting.placeholders) else []
+        in_the_way = self.bench.planner.placeholders.are_being_deleted(self.bench.waiting.placeholders)
+        starting = self.bench.gates if not in_the_way else []
         for pod in starting:
             reservation = reservation_of(pod)
             assert reservation is not None
@@ -165,7 +166,7 @@ class ModelCloud:
         machines = sorted(self.machines.values(), key=lambda each: not each.reported)
         free = {machine.name: (sum(machine.free), machine.empty) for machine in machines}
         new: list[tuple[int, bool]] = []
-        seen = [*self.bench.waiting.waiting.values(), *self.bench.waiting.placeholders.values()]
+        seen = [*self.bench.waiting.refused.values(), *self.bench.waiting.placeholders.values()]
         for pod in sorted(seen, key=_age if self._oldest_first else lambda each: (-units(each), *_age(each))):
             asked = units(pod)
             name = next((name for name, each in free.items() if _takes(each, pod)), None)

@@ -23,8 +23,8 @@ from gputile.controlplane.controller import node_request_planner
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
-from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner
+from gputile.controlplane.controller.placeholders import NodeRequestRound
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
@@ -62,8 +62,9 @@ class Bench:
         scaled = msgspec.structs.replace(configuration.autoscaling, **scaling)
         admission = msgspec.structs.replace(configuration.admission, gangs=gangs)
         configuration = msgspec.structs.replace(configuration, autoscaling=scaled, admission=admission)
-        self.state = ClusterState(configuration)
-        self.waiting = WaitingPods(configuration, "gputile")
+        self.state = ClusterState(configuration, namespace="gputile")
+        self.waiting = self.state.waiting
+        self.now = 0.0
         self.gates: list[Pod] = []
         self.gangs = GangPlanner(configuration, lambda: "x")
         self._names = iter(range(1000))
@@ -72,26 +73,29 @@ class Bench:
 
     def put(self, *pods: Pod) -> None:
         for each in pods:
-            for taker in (self.state, self.waiting):
-                at_once(taker.pod_event(Applied(each)))
+            at_once(self.state.pod_event(Applied(each)))
 
     def drop(self, *pods: Pod) -> None:
         for each in pods:
-            for taker in (self.state, self.waiting):
-                at_once(taker.pod_event(Deleted(each)))
+            at_once(self.state.pod_event(Deleted(each)))
 
     def join(self, *nodes: Node) -> None:
+        """Have nodes join now, or change; one with a creation of its own has that."""
         for each in nodes:
-            at_once(self.state.node_event(Applied(each)))
+            before = self.state.nodes.get(each.metadata.name)
+            born = before.metadata.creation_timestamp if before is not None else stamp(self.now)
+            own = each.metadata.creation_timestamp != BORN
+            joining = each if own else changed_meta(each, creation_timestamp=born)
+            at_once(self.state.node_event(Applied(joining)))
 
     def plan_gangs(self, after: float) -> None:
         """Run a round of gangs, ``after`` so many seconds; ``gates`` are of the pods that it starts."""
-        self.state.tick(int((NOW + after) * SECOND))
+        self._tick(after)
         if self.state.ledger.configuration.admission.gangs:
             self.gates = self.round_of_gangs(after).gates
 
     def round_of_gangs(self, after: float) -> GangRound:
-        self.state.tick(int((NOW + after) * SECOND))
+        self._tick(after)
         result = self.gangs.plan(self.state.snapshot())
         for patch in (patch for patches in result.reservations for patch in patches):
             self.state.expect(patch.pod, patch.reservation)
@@ -99,8 +103,12 @@ class Bench:
 
     def plan(self, after: float, planner: NodeRequestPlanner | None = None) -> NodeRequestRound:
         """Plan a round of node requests only."""
+        self._tick(after)
+        return (planner or self.planner).plan(self.state.snapshot())
+
+    def _tick(self, after: float) -> None:
+        self.now = after
         self.state.tick(int((NOW + after) * SECOND))
-        return (planner or self.planner).plan(self.state.snapshot(), self.waiting.copy())
 
     def round(self, after: float = 10) -> NodeRequestRound:
         """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
@@ -111,11 +119,19 @@ class Bench:
         """Ask for nodes only."""
         result = self.plan(after)
         for job in result.created:
-            at_once(self.waiting.pod_event(Applied(placeholder(job, NOW + after))))
+            self.put(placeholder(job, after))
         for name in result.deleted:
             gone = [each for each in self.waiting.placeholders.values() if each.metadata.name == name]
             self.drop(*gone)
         return result
+
+
+def stamp(after: float) -> str:
+    return datetime.fromtimestamp(NOW + after, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def changed_meta(node: Node, **more: Any) -> Node:
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, **more))
 
 
 def placeholder(job: Any, born: float) -> Pod:
@@ -123,9 +139,8 @@ def placeholder(job: Any, born: float) -> Pod:
     template, name = job["spec"]["template"], job["metadata"]["name"]
     labels = template["metadata"]["labels"] | {"batch.kubernetes.io/job-name": name}
     created = msgspec.convert(template, Pod)
-    stamp = datetime.fromtimestamp(born, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     meta = msgspec.structs.replace(
-        created.metadata, name=name, uid=name, namespace="gputile", labels=labels, creation_timestamp=stamp
+        created.metadata, name=name, uid=name, namespace="gputile", labels=labels, creation_timestamp=stamp(born)
     )
     return msgspec.structs.replace(created, metadata=meta)
 
@@ -151,7 +166,7 @@ def fragmented(*, gangs: bool = False, **scaling: Any) -> Bench:
 
 
 def asked(bench: Bench) -> int:
-    return bench.planner.requested()[TYPE]
+    return bench.planner.placeholders.counts()[TYPE]
 
 
 def said(result: NodeRequestRound) -> dict[str, str]:
@@ -198,7 +213,7 @@ def test_nodes_that_it_adds_for_others_are_not_waited_for_for_ever() -> None:
     others: list[Pod] = []
     for after in range(0, 2 * WAIT, 60):
         if after % 300 == 0:
-            born = datetime.fromtimestamp(NOW + after - 10, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            born = stamp(after - 10)
             bench.drop(*others)
             others = [waits(f"p{after}", born=born, mem=9)]
             bench.put(*others)
@@ -247,7 +262,7 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
     bench.put(wanting("q", "y", 1000, "other", 10))
     for after in (10, 11):
         bench.round(after)
-    assert bench.planner.requested()["pool=y"] == 1
+    assert bench.planner.placeholders.counts()["pool=y"] == 1
 
 
 def test_who_gets_no_node_because_others_come_first_is_told_so_in_time() -> None:
@@ -289,7 +304,7 @@ def test_a_place_on_an_older_node_does_not_prove_that_new_ones_are_of_use() -> N
     bought: list[int] = []
     for after in range(10, 4 * 3600, 30):
         if after % 300 < 30:
-            waiting = sorted(each.metadata.name for each in bench.waiting.waiting.values())[0]
+            waiting = sorted(each.metadata.name for each in bench.waiting.refused.values())[0]
             bench.drop(runs("o0", "old", 0, 15))
             placed = runs(waiting, "old", 0, 10)
             meta = msgspec.structs.replace(placed.metadata, resource_version="2")
@@ -367,12 +382,12 @@ def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
     assert said(bench.round(WAIT + 1)) == {"p": "NodeNotAdded"}, "and not NoNodeTypeFits"
 
 
-def test_a_node_that_reports_no_gpus_for_a_moment_bars_no_type() -> None:
-    """Its agent is exchanged; that the node is old means nothing."""
+def test_an_old_node_that_reports_no_gpus_bars_no_type_and_nobody_waits_for_it() -> None:
     bench = fragmented()
     bench.join(node("old", type_=TYPE, gpus=0, born="2030-03-17T10:00:00Z"))
     bench.put(waits("p", mem=10))
-    assert said(bench.round()) == {}
+    assert said(bench.round()) == {"p": "NodeRequested"}
+    assert said(bench.round(2 * WAIT)) == {"p": "NodeNotAdded"}, "the new one did not come"
 
 
 def test_a_pause_is_told_to_pods_of_that_type_only() -> None:
@@ -537,7 +552,7 @@ def test_pods_that_pause_do_not_use_up_the_most_nodes(
     pausing_since, told = 0, set[str]()
     for after in range(10, 4 * 3600, 20):
         told |= {event.message for event in bench.round(after).events}
-        if bench.planner.requested()["pool=x"]:
+        if bench.planner.placeholders.counts()["pool=x"]:
             pausing_since = after
             bench.join(node(f"x-{after}", type_="pool=x", gpus=0))
             bench.round(after + 3)
@@ -548,10 +563,10 @@ def test_pods_that_pause_do_not_use_up_the_most_nodes(
             break
     assert pausing_since
     assert not bench.waiting.placeholders
-    born = datetime.fromtimestamp(NOW + after, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    born = stamp(after)
     bench.put(wanting("q", "y", units=10, namespace="other", priority=1000, creation_timestamp=born))
     bench.round(after + 10)
-    assert bench.planner.requested() == {"pool=y": 1}
+    assert bench.planner.placeholders.counts() == {"pool=y": 1}
     assert not any("autoscaling.mostNodes" in text for text in told), "nobody is before those that pause"
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
-from gputile.controlplane.controller import node_requester
+from gputile.controlplane.controller import placeholders
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
@@ -60,6 +60,10 @@ class Writer:
             raise self.error
 
 
+def requester_of(bench: Bench, writer: Writer) -> NodeRequester:
+    return NodeRequester(bench.planner.placeholders, writer, lambda: bench.waiting.placeholders)
+
+
 class Requests:
     """A requester on a cluster where one pod waits for a node."""
 
@@ -68,7 +72,7 @@ class Requests:
         self.bench.put(waits("p", mem=10))
         self.writer = Writer()
         self.active = True
-        self.requester = NodeRequester(self.bench.planner, self.writer, self.bench.waiting)
+        self.requester = requester_of(self.bench, self.writer)
 
     async def round(self, after: float = 10) -> None:
         result = self.bench.plan(after)
@@ -149,7 +153,7 @@ class Starting(Requests):
         for after in (20, 21):
             self.bench.plan_gangs(after)
         assert self.bench.gates, "the gang starts"
-        self.requester = NodeRequester(self.bench.planner, self.writer, self.bench.waiting)
+        self.requester = requester_of(self.bench, self.writer)
 
 
 async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> None:
@@ -165,7 +169,7 @@ async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> N
 
 
 async def test_a_gang_does_not_wait_for_ever_for_placeholders_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_requester, "LOOKS", 2)
+    monkeypatch.setattr(placeholders, "LOOKS", 2)
     starting = Starting()
     starting.bench.plan(22)
     async with asyncio.timeout(60):
@@ -177,6 +181,6 @@ async def test_a_leader_that_is_new_has_placeholders_deleted_where_gangs_start()
     bench = starting.bench
     planner = NodeRequestPlanner(bench.state.ledger.configuration, bench.gangs, lambda: "new")
     assert set(bench.plan(22, planner).deleted) == {each.metadata.name for each in starting.placeholders}
-    assert planner.being_deleted(bench.waiting.placeholders)
+    assert planner.placeholders.are_being_deleted(bench.waiting.placeholders)
     bench.drop(*starting.placeholders)
-    assert not planner.being_deleted(bench.waiting.placeholders)
+    assert not planner.placeholders.are_being_deleted(bench.waiting.placeholders)

@@ -18,6 +18,7 @@ from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeRecon
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced
+from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
@@ -225,7 +226,7 @@ async def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
         keeper = NodeReconciler(writer, Configuration(), {"n": node}.get, lambda: True, lambda: 0.0)
         keeper.queue.add("n")
         task = asyncio.create_task(keeper.queue.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS_S):
             await writer.wrote.wait()
         task.cancel()
         return writer

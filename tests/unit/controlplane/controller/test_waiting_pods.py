@@ -1,18 +1,15 @@
 """Which pods are looked at for a new node."""
 
-import sys
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, AutoscalingConfiguration, Configuration
 from gputile.api.core import Pod, SchedulingGate
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, PLACEHOLDER_LABEL
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER
-from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
-from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import waits
 
 pytestmark = pytest.mark.requirement("U8")
@@ -28,10 +25,13 @@ def changed(pod: Pod, *, spec: dict[str, Any] | None = None, meta: dict[str, Any
 
 
 def waiting(*pods: Pod, gangs: bool = False) -> list[str]:
-    found = WaitingPods(Configuration(admission=AdmissionConfiguration(gangs=gangs)), "gputile")
+    configuration = Configuration(
+        admission=AdmissionConfiguration(gangs=gangs), autoscaling=AutoscalingConfiguration(enabled=True)
+    )
+    found = WaitingPods(configuration, "gputile")
     for pod in pods:
-        at_once(found.pod_event(Applied(pod)))
-    return list(found.waiting)
+        found.pod_applied(pod)
+    return list(found.refused)
 
 
 P = waits("p", mem=1)
@@ -65,31 +65,11 @@ def test_pods_of_gangs_are_left_to_the_plans_where_there_are_any() -> None:
     assert waiting(changed(P, meta=GANG), gangs=True) == []
 
 
-def test_who_is_gone_from_the_list_or_deleted_is_forgotten_and_the_unreadable_stays() -> None:
-    found = WaitingPods(Configuration(), "gputile")
-    at_once(found.pod_event(Replaced([waits(name, mem=1) for name in "abc"])))
-    at_once(found.pod_event(Replaced([waits("a", mem=1)], (UnreadableObject("default", "b", "b", ""),))))
-    assert sorted(found.waiting) == ["a", "b"]
-    at_once(found.pod_event(Deleted(waits("a", mem=1))))
-    assert list(found.waiting) == ["b"]
-
-
-def test_pods_of_one_workload_share_one_spec() -> None:
-    """What is found out about a spec is kept by its identity."""
-    found = WaitingPods(Configuration(), "gputile")
-    at_once(found.pod_event(Replaced([waits(name, mem=1) for name in "ab"])))
-    one, other = found.waiting.values()
-    assert one.spec is other.spec
-
-
-def test_specs_of_pods_that_came_and_went_are_not_kept_while_one_waits_for_ever() -> None:
-    found = WaitingPods(Configuration(), "gputile")
-    at_once(found.pod_event(Applied(waits("for-ever", mem=1))))
-    passing = [waits(f"p{number}", mem=2 + number) for number in range(100)]
-    before = [sys.getrefcount(each.spec) for each in passing]
-    for each in passing:
-        at_once(found.pod_event(Applied(each)))
-        at_once(found.pod_event(Deleted(each)))
-    assert list(found.waiting) == ["for-ever"]
-    kept = [each for each, count in zip(passing, before, strict=True) if sys.getrefcount(each.spec) > count]
-    assert len(kept) <= 2
+def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
+    found = WaitingPods(Configuration(autoscaling=AutoscalingConfiguration(enabled=True)), "gputile")
+    gated = changed(P, spec={"scheduling_gates": (SchedulingGate(name="theirs"),)})
+    found.pod_applied(gated)
+    found.pod_applied(P)
+    assert (list(found.refused), list(found.preemptors), found.once_gated) == (["p"], ["p"], {"p"})
+    found.pod_deleted("p")
+    assert (found.refused, found.preemptors, found.once_gated) == ({}, {}, set())

@@ -17,6 +17,7 @@ from gputile.core.placement.packing_scores import PackingState
 from gputile.core.placement.prices import Demand, Prices, prices
 from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import book, gpu_node, pod, share
 
 
@@ -138,5 +139,5 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
 
 @pytest.mark.anyio
 async def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_S):
         await PriceLearning(PlacementEngine(Ledger(Configuration()))).run()

@@ -15,6 +15,7 @@ from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.client import Attempts, Connection
+from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
@@ -80,11 +81,11 @@ async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
     server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {"leaseDurationSeconds": 1}})
     async with (
         server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=5.0) as connection,
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
     ):
         scene = Scene(server, connection, lease_seconds)
         running = asyncio.create_task(scene.reloader.run())
-        async with asyncio.timeout(120), client_of(scene.reloader) as scene.client:
+        async with asyncio.timeout(HANGS_S), client_of(scene.reloader) as scene.client:
             yield scene
         scene.reloader.stop()
         await running
@@ -120,10 +121,10 @@ async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(l
         assert late.json()["metadata"]["resourceVersion"] == version
         scene.reloader.take(Configuration(gpu_memory_unit="512MiB"))
         server.put(PODS, pod_body("r", 30))
-        await until(lambda: sum(each.path == writing for each in server.requests) >= 2, 60.0)
+        await until(lambda: sum(each.path == writing for each in server.requests) >= 2)
         binding = asyncio.create_task(scene.bind("r"))
         # When the answer is lost, when the extender ends, and when the next begins: it does not decide before.
-        await until(lambda: sum(each.path == writing for each in server.requests) >= 3, 60.0)
+        await until(lambda: sum(each.path == writing for each in server.requests) >= 3)
         assert not scene.bound()
         del server.refused[writing]
         assert await binding == ""

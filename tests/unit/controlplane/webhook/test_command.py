@@ -59,13 +59,13 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         webhook.rotation.sleep = lambda _: asyncio.sleep(0.01)
         running = asyncio.create_task(webhook.run(settings))
         health = f"http://127.0.0.1:{health_port}"
-        await until(lambda: "NotFound" in (webhook.not_ready() or ""), 60)
+        await until(lambda: "NotFound" in (webhook.not_ready() or ""))
         answer = await client.get(f"{health}/readyz")
         assert answer.status_code == 503
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
             entry = {"name": "a", "clientConfig": {}}
             server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": [entry]})
-        await until(lambda: not webhook.not_ready(), 60)
+        await until(lambda: not webhook.not_ready())
         assert (await client.get(f"{health}/readyz")).status_code == 200
         assert webhook.rotation.material is not None
         trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
@@ -76,7 +76,7 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         assert "gputile_webhook_ready 1.0" in metrics
         assert "gputile_webhook_memory_unit_mib 1024.0" in metrics
         os.kill(os.getpid(), signal.SIGTERM)
-        await until(lambda: webhook.draining, 60)
+        await until(lambda: webhook.draining)
         assert (await client.get(f"{health}/readyz")).status_code == 503
         # The API server sends the next review elsewhere, rather than on a connection that is about to be closed.
         answered = await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")

@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates import predicates as module
-from gputile.core.kube_predicates.node_answers import MOST_RESOURCES, SpareAmounts
-from gputile.core.kube_predicates.pod_requests import PODS as POD_COUNT
-from gputile.core.kube_predicates.pod_requests import TOO_MANY_PODS, insufficient, lacks
+from gputile.core.kube_predicates.pod_requests import lacks
 from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
+from tests.costs.calls import calls
 from tests.unit.core.kube_predicates.builders import node, pod
 
 pytestmark = pytest.mark.requirement("M13", "C2")
@@ -91,8 +90,8 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
                 for name in NAMES:
                     assert live.reason(each, name) == answers.get(name, UNKNOWN_NODE)
                 assert live.reasons(each) == answers
-                alone = live.alone(each)
-                assert live.refusals_alone(each).each() == [alone[name] for name in live.node_names]
+                assert live.open_nodes(each) == [name for name, reason in answers.items() if reason is None]
+                assert sorted(live.node_names) == sorted(answers)
     finally:
         module.MOVES_KEPT = kept_before
 
@@ -125,35 +124,10 @@ def test_specs_that_were_judged_are_kept_in_bounds(monkeypatch: pytest.MonkeyPat
     assert 0 < referred(specs) <= 30
 
 
-amounts = st.one_of(st.integers(0, 4), st.sampled_from([2**62 - 1, 2**62, 2**62 + 1, 2**63, 2**80]))
-resources = st.dictionaries(st.sampled_from(["cpu", "memory", POD_COUNT, "example.com/fpga"]), amounts)
-all_nodes = st.lists(st.tuples(resources, resources), min_size=1, max_size=4)
-
-
-@given(all_nodes, all_nodes, resources)
-@example([({POD_COUNT: 1, "cpu": 2**63}, {})], [], {"cpu": 2**62 - 1})
-@example([({POD_COUNT: 1, "cpu": 2**80}, {"cpu": 2**80 - 1})], [], {"cpu": 2})
-def test_all_nodes_at_once_answer_as_each_alone(
-    at_first: list[tuple[dict[str, int], dict[str, int]]],
-    later: list[tuple[dict[str, int], dict[str, int]]],
-    asked: dict[str, int],
-) -> None:
-    needs = {name: amount for name, amount in asked.items() if amount}
-    spare = SpareAmounts(at_first)
-    spare.first_lacking([(POD_COUNT, 1), *needs.items()])
-    for row, (allocatable, used) in enumerate(later[: len(at_first)]):
-        spare.update(row, allocatable, used)
-    found = spare.first_lacking([(POD_COUNT, 1), *needs.items()])
-    now = later[: len(at_first)] + at_first[len(later) :]
-    if found is None:
-        assert max(needs.values()) >= 2**62
-        return
-    refusals = [TOO_MANY_PODS, *map(lacks, needs)]
-    said = [None if first < 0 else refusals[first] for first in found.tolist()]
-    assert said == [insufficient(needs, used, allocatable) for allocatable, used in now]
-
-
 def test_pods_that_name_ever_other_resources_make_no_array_each() -> None:
-    spare = SpareAmounts([({POD_COUNT: 110}, {})])
-    answers = [spare.first_lacking([(f"example.com/r{i}", 1)]) for i in range(2 * MOST_RESOURCES)]
-    assert [answer is None for answer in answers] == [False] * MOST_RESOURCES + [True] * MOST_RESOURCES
+    live = Predicates([a_node("n0", "a", 3)])
+    requests = ", ".join(f"example.com/r{i}: 1" for i in range(1000))
+    asking = pod(f"containers: [{{name: c, resources: {{limits: {{{requests}}}}}}}]")
+    assert live.reasons(asking) == {"n0": live.reason(asking, "n0")} == {"n0": lacks("example.com/r0")}
+    costs = [calls(lambda: live.refusals_alone(asking)), calls(lambda: live.refusals_alone(PODS[0]))]
+    assert costs[0] <= 2 * costs[1]

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from gputile.api.core import Node
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
@@ -34,6 +35,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         placement=draw(st.sampled_from(["", "binpack", "spread", "x"])),
         unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
         replicas=draw(st.sampled_from([0, 0, 2, 3])),
+        claims=draw(st.sampled_from([False, False, True])),
         allocatable=draw(
             st.sampled_from([{}, {"cpu": "0"}, {"cpu": "10", "memory": "64Gi"}, {"cpu": "64", "memory": "0"}])
         ),
@@ -70,6 +72,11 @@ def requests(draw: st.DrawFn) -> Request:
         draw(st.sampled_from([RequestKind.SHARED, RequestKind.SHARED, RequestKind.WHOLE, RequestKind.TOPOLOGY])),
         draw(st.integers(1, 4)),
     )
+    if draw(st.integers(0, 3)) == 0:
+        mib, percent = (draw(st.sampled_from([1, 1000, 4096, 15360])), draw(st.sampled_from([0, 5, 40, 100])))
+        shared = Shape(RequestKind.SHARED, gpus, mib, percent, unit_mib=CLAIM_UNIT_MIB, by_claims=True)
+        whole = Shape(RequestKind.WHOLE, gpus, by_claims=True)
+        return Request(shared if kind is RequestKind.SHARED else whole, CLAIM_UNIT_MIB, (), draw(hosts))
     if kind is not RequestKind.SHARED:
         group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
         return Request(Shape(kind, gpus, trust_group=group), 1024, (), draw(hosts))

@@ -169,14 +169,14 @@ def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_
     """It adds a node for the fourth pod of 10: three fit the sum of the node that has no GPUs."""
     there = bare("there", Taint(key="startup", effect="NoSchedule"))
     existing = Predicates([there])
-    before = dict(existing.alone(sizes(10)[0].pod))
+    before = existing.reasons(sizes(10)[0].pod)
     view = expecting(existing, there)
     assert view.left(sizes(10)) == set()
     assert len(view.left(sizes(10, 10, 10, 10))) == 2, "as many as the GPUs of its node take"
     assert view.counts(sizes(10, 10, 10)) == {}
     assert view.counts(sizes(10, 10, 10, 10)) == {"pool=gpu": 1}
     assert view.starting_in_use(sizes(10)) == {"there"}
-    assert existing.alone(sizes(10)[0].pod) == before, "it is as it was"
+    assert existing.reasons(sizes(10)[0].pod) == before, "it is as it was"
     assert GPU_MEMORY not in existing.spare("there")
 
 

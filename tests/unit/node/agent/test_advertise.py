@@ -18,10 +18,9 @@ from gputile.node.agent.advertise import (
     put_in_force,
 )
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_resources import MachineSeen, closed
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.fakes.devicetable import hold, release
 
@@ -62,7 +61,7 @@ class Recorder:
         if self.full:
             raise OSError("no space left on device")
         self.calls.append(("checkpoint", None))
-        state.advertised.record_checkpoint(written=True)
+        state.advertised.unsaved = False
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""
@@ -97,12 +96,12 @@ def offered(calls: list[tuple[str, Any]]) -> dict[str, int]:
 
 def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main")
-    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,), {0: "GPU-0", 1: "GPU-1"})
+    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,))
 
 
 def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
     state = state_of(Mode.MPS)
-    hold(state, held("a", 1024, "g0-00000", "g1-00000"))
+    hold(state, held("a", 1024, "GPU-0::0", "GPU-1::0"))
     done = renewed(state)
     assert kinds(done) == ["daemons", "CDI", "devices", "checkpoint"]
     assert done[:2] == [("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), ("CDI", MACHINE)]
@@ -130,9 +129,13 @@ def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
     assert state.node_config.mode is Mode.CGPU
 
 
-def test_another_plugin_takes_everything_over() -> None:
+@pytest.mark.requirement("G6")
+@pytest.mark.parametrize("sockets", [("nvidia.sock",), ()], ids=["its socket", "its devices"])
+def test_another_plugin_takes_everything_over(sockets: tuple[str, ...]) -> None:
     state = state_of(Mode.CGPU)
-    done = renewed(state, "nvidia.sock")
+    if not sockets:
+        state.of_other_plugins = {"volcano.sh/vgpu-number": b'["GPU-0-0","GPU-1-0"]'}
+    done = renewed(state, *sockets)
     assert WHOLE_GPU not in offered(done)
     assert set(offered(done).values()) == {0}
     assert inventory_for_scheduler(state) is None
@@ -155,9 +158,9 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
     state = state_of(Mode.CGPU)
     renewed(state)
     assert allocated(state), "nobody knows yet what the last agent's units were"
-    hold(state, held("a", 1024, "g0-00000"))
+    hold(state, held("a", 1024, "GPU-0::0"))
     assert allocated(state) == []
-    hold(state, held("b", 512, "g0-00001"))
+    hold(state, held("b", 512, "GPU-0::1"))
     assert offered(allocated(state))[GPU_MEMORY] == 16
     release(state, "b")
     assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"

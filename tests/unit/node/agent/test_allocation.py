@@ -21,11 +21,11 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, Start, prestart
-from gputile.node.agent.device_ids import ListedPod, encode
+from gputile.node.agent.device_ids import ListedPod, part_id
+from gputile.node.agent.device_table import KubeletEntry
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import KubeletEntry
 from gputile.node.agent.rules import AllocationConflict
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.requirement("B1", "G1", "M4")
 
 MIG = "nvidia.com/mig-7g.40gb"
 GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(2))
-INSTANCES = tuple(MigDevice(index, 0, f"MIG-{index}", MIG, 40192) for index in range(2))
-TWO, NEXT = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003")
+INSTANCES = tuple(MigDevice(index, f"MIG-{index}", MIG, 40192) for index in range(2))
+TWO, NEXT = ("GPU-0::0", "GPU-0::1"), ("GPU-0::2", "GPU-0::3")
 LATER = 2 * UNKNOWN_FOR_NS
 
 Shown = dict[str, dict[str, dict[str, tuple[str, ...]]]]
@@ -145,20 +145,9 @@ def test_a_pod_that_runs_without_devices_does_not_stand_in_the_way() -> None:
     assert callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)[0].key == "default/new"
 
 
-def test_without_a_list_only_a_single_pod_or_the_one_that_was_begun_can_be_meant() -> None:
-    pods = [known(name, container(mem=2, core=10)) for name in ("a", "b")]
-    here = Here(Mode.CORE_MEM, pods[0])
-    assert [c.key for c in callers(here.state, None, GPU_MEMORY, 2)] == ["default/a"]
-    here.know(*pods)
-    assert callers(here.state, None, GPU_MEMORY, 2) == []
-    here.lists({"b": {"main": {}}})
-    here.answers(GPU_MEMORY, TWO)
-    assert [c.key for c in callers(here.state, None, GPU_CORE, 10)] == ["default/b"]
-
-
 def test_both_resources_of_a_container_have_one_directory() -> None:
     pod = known("a", container(mem=2, core=10))
-    here, core = Here(Mode.CORE_MEM, pod), tuple(encode(0, slot) for slot in range(10))
+    here, core = Here(Mode.CORE_MEM, pod), tuple(part_id("GPU-0", slot) for slot in range(10))
     here.lists({"a": {"main": {}}})
     first = here.answers(GPU_MEMORY, TWO)
     here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
@@ -178,10 +167,10 @@ def test_a_lost_answer_takes_no_directory_and_no_devices() -> None:
 
 
 def test_who_was_taken_for_the_caller_by_mistake_shares_no_directory_with_it() -> None:
-    """Nobody lists anything, and the one pod that is known asks for as much as a static one does."""
+    """Nobody knows the static pod that asks, and one that is known lacks as much."""
     pod = known("a", container(mem=2))
     here = Here(Mode.CGPU, pod)
-    here.state.heard(None, 1.0, settled=True)
+    here.lists({"a": {"main": {}}, "static": {"main": {}}})
     answer = here.answers(GPU_MEMORY, TWO)
     here.writes("config-1", "main", GPU_MEMORY, TWO, answer)
     with pytest.raises(NotYet, match="has not said yet what pod"):
@@ -210,22 +199,19 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_with_its_own_amount() -
 
 
 @pytest.mark.parametrize(
-    ("mode", "resource", "ids"),
-    [
-        pytest.param(Mode.EXCLUSIVE, WHOLE_GPU, ("g0-00000",), id="whole GPU"),
-        pytest.param(Mode.EXCLUSIVE, MIG, ("g0-00000",), id="MIG instance"),
-    ],
+    ("resource", "free"),
+    [(WHOLE_GPU, ("GPU-0", "GPU-1")), (MIG, ("MIG-0", "MIG-1"))],
+    ids=["whole GPU", "MIG instance"],
 )
-def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(mode: Mode, resource: str, ids: tuple[str, ...]) -> None:
+def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(resource: str, free: tuple[str, ...]) -> None:
     """A ``List`` while the kubelet gives devices can make it give them again."""
     a, b = (known(name, container(asks={resource: 1})) for name in ("a", "b"))
-    here = Here(mode, a, b)
+    here, ids = Here(Mode.EXCLUSIVE, a, b), free[:1]
     here.gives(a, "main", ids, resource)
     here.starts(resource, ids)
-    free = ["g0-00000", "g1-00000"]
     found = callers(here.state, {b.key: ListedPod("default", "b", {"main": {}})}, resource, 1)
     caller = next(iter(found), None)  # of a MIG instance nobody knows who asks
-    assert preferred(here.state, caller, resource, free, (), 1) == ("g1-00000",), "the kubelet offers both"
+    assert preferred(here.state, caller, resource, free, (), 1) == free[1:], "the kubelet offers both"
     directory = here.gives(b, "main", ids, resource)
     with pytest.raises(NotYet, match="delete one of the two pods"):
         here.starts(resource, ids)
@@ -234,13 +220,23 @@ def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(mode: Mode, resource:
     assert [start.directory for start in here.starts(resource, ids)] == [directory]
 
 
+def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> None:
+    """The node was handed over with pods on it: the kubelet's checkpoint has IDs of the same form."""
+    old, new = (known(name, container(asks={WHOLE_GPU: 1})) for name in ("old", "new"))
+    here = Here(Mode.EXCLUSIVE, old, new)
+    here.state.written = (KubeletEntry(old.uid, "main", WHOLE_GPU, frozenset({"GPU-0"}), "uid-old-main", ()),)
+    here.lists({"old": {"main": {WHOLE_GPU: ("GPU-0",)}}, "new": {"main": {}}})
+    caller = callers(here.state, here.state.kubelet.listing, WHOLE_GPU, 1)[0]
+    assert preferred(here.state, caller, WHOLE_GPU, ("GPU-0", "GPU-1"), (), 1) == ("GPU-1",)
+
+
 def test_memory_that_was_given_twice_is_enough_for_both_or_the_second_waits() -> None:
     here = Here(Mode.CGPU, *(pods := [known(name, container(mem=2)) for name in ("a", "b")]))
     for pod in pods:
         here.gives(pod, "main", TWO)
     assert {start.limits.pod for start in here.starts(GPU_MEMORY, TWO)} == {"a", "b"}
-    assert here.state.device_table.mib(0) == 4096
-    five = tuple(encode(0, slot) for slot in range(5))
+    assert here.state.device_table.mib("GPU-0") == 4096
+    five = tuple(part_id("GPU-0", slot) for slot in range(5))
     here = Here(Mode.CGPU, *(pods := [known(name, container(mem=5)) for name in ("a", "b")]))
     for pod in pods:
         here.gives(pod, "main", five)
@@ -251,11 +247,11 @@ def test_memory_that_was_given_twice_is_enough_for_both_or_the_second_waits() ->
 @pytest.mark.parametrize(
     ("resource", "ids", "why"),
     [
-        (GPU_MEMORY, ("g1-00000",), "GPU 1 is unhealthy"),
-        (GPU_MEMORY, ("g7-00000",), "GPU 7 is not there"),
-        (GPU_MEMORY, ("what",), "is not a device ID"),
-        (GPU_MEMORY, ("g0-00000", "g1-00000"), "GPU 1 is unhealthy"),
-        (WHOLE_GPU, ("g0-00000",), "is not offered here"),
+        (GPU_MEMORY, ("GPU-1::0",), "GPU 1 is unhealthy"),
+        (GPU_MEMORY, ("GPU-7::0",), "GPU-7 is not there"),
+        (GPU_MEMORY, ("what",), "GPU what is not there"),
+        (GPU_MEMORY, ("GPU-0::0", "GPU-1::0"), "GPU 1 is unhealthy"),
+        (WHOLE_GPU, ("GPU-0",), "is not offered here"),
     ],
 )
 def test_what_can_never_be_served_is_refused_and_not_remembered(resource: str, ids: tuple[str, ...], why: str) -> None:
@@ -294,7 +290,7 @@ def test_a_pod_joins_those_of_its_trust_group_as_it_is_now(trust: Configuration,
 
 def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
     """Nobody knew who asked for memory and compute, and the kubelet chose two GPUs."""
-    here, core = Here(Mode.CORE_MEM), tuple(encode(1, slot) for slot in range(10))
+    here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
     here.state.heard(None, 1.0, settled=True)
     for resource, ids in ((GPU_CORE, core), (GPU_MEMORY, TWO)):
         here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
@@ -304,10 +300,10 @@ def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
 
 
 def test_the_other_resource_of_nobody_known_comes_from_the_same_gpu() -> None:
-    here, core = Here(Mode.CORE_MEM), tuple(encode(1, slot) for slot in range(10))
+    here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
     here.answers(GPU_CORE, core)
-    free = [encode(index, slot) for index in range(2) for slot in range(8)]
-    assert preferred(here.state, None, GPU_MEMORY, free, (), 2) == (encode(1, 0), encode(1, 1))
+    free = [part_id(f"GPU-{index}", slot) for index in range(2) for slot in range(8)]
+    assert preferred(here.state, None, GPU_MEMORY, free, (), 2) == (part_id("GPU-1", 0), part_id("GPU-1", 1))
 
 
 def test_a_container_that_the_kubelet_has_forgotten_keeps_its_devices_until_it_gets_others() -> None:

@@ -16,17 +16,13 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_ids import ListedPod, Listing
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.differences import (
-    Complain,
-    Confirm,
-    Correct,
     Correction,
     differences,
 )
 from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -80,21 +76,20 @@ def state_of(pods: list[KnownPod], device_table: DeviceTable, setup: NodeConfig 
 
 def test_what_agrees_is_confirmed_once() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
-    found = compare([pod], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)})))
-    assert [type(c) for c in found] == [Confirm]
+    found = compare([pod], [held(pod, devices_of("main", "GPU-2::0"))], shown(("a", {"main": ("GPU-2::0",)})))
+    assert [c.annotations for c in found] == [{GPUSHARE_ASSIGNED: "true"}]
     annotations = {**pod.pod.metadata.annotations, GPUSHARE_ASSIGNED: "true"}
     meta = msgspec.structs.replace(pod.pod.metadata, annotations=annotations)
     confirmed = known_pod(msgspec.structs.replace(pod.pod, metadata=meta), Configuration())
     assert (
-        compare([confirmed], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)}))) == []
+        compare([confirmed], [held(pod, devices_of("main", "GPU-2::0"))], shown(("a", {"main": ("GPU-2::0",)}))) == []
     )
 
 
 def test_the_kubelets_gpu_is_written_down() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
-    (found,) = compare([pod], [held(pod, devices_of("main", "g1-00000"))], shown(("a", {"main": ("g1-00000",)})))
-    assert isinstance(found, Correct)
-    assert (found.booked, found.found) == ("GPU 2", "GPU 1")
+    (found,) = compare([pod], [held(pod, devices_of("main", "GPU-1::0"))], shown(("a", {"main": ("GPU-1::0",)})))
+    assert (found.reason, found.message[:40]) == ("GpuBookingCorrected", "the kubelet put the pod on GPU 1, booked")
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
     assert [share.uuid for share in truth.gpus] == ["GPU-1"]
     assert truth.assumed_ns == 7
@@ -103,10 +98,9 @@ def test_the_kubelets_gpu_is_written_down() -> None:
 
 def test_containers_on_different_gpus_add_up_on_each() -> None:
     pod = bound(simple_pod("a", container("x", mem=2), container("y", mem=3)), 0)
-    holding = held(pod, devices_of("x", "g0-00000", "g0-00001"), devices_of("y", "g3-00000", "g3-00001", "g3-00002"))
-    listing = shown(("a", {"x": ("g0-00000", "g0-00001"), "y": ("g3-00000", "g3-00001", "g3-00002")}))
+    holding = held(pod, devices_of("x", "GPU-0::0", "GPU-0::1"), devices_of("y", "GPU-3::0", "GPU-3::1", "GPU-3::2"))
+    listing = shown(("a", {"x": ("GPU-0::0", "GPU-0::1"), "y": ("GPU-3::0", "GPU-3::1", "GPU-3::2")}))
     (found,) = compare([pod], [holding], listing)
-    assert isinstance(found, Correct)
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
     assert [(share.index, share.mib) for share in truth.gpus] == [(0, 2048), (3, 3072)]
     assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one GPU a pod
@@ -114,32 +108,31 @@ def test_containers_on_different_gpus_add_up_on_each() -> None:
 
 def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
     pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
-    holding = held(pod, devices_of("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
-    (found,) = compare([pod], [holding], shown(("a", {"main": ("g1-00000", "g3-00000")}), resource=WHOLE_GPU), WHOLE)
-    assert isinstance(found, Correct)
+    holding = held(pod, devices_of("main", "GPU-1", "GPU-3", resource=WHOLE_GPU))
+    (found,) = compare([pod], [holding], shown(("a", {"main": ("GPU-1", "GPU-3")}), resource=WHOLE_GPU), WHOLE)
     assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == ["GPU-1", "GPU-3"]
 
 
 def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
     pod = bound(simple_pod("a", container("x", mem=1), container("y", mem=1)), 2, phase="Pending")
-    assert compare([pod], [held(pod, devices_of("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
+    assert compare([pod], [held(pod, devices_of("x", "GPU-1::0"))], shown(("a", {"x": ("GPU-1::0",), "y": ()}))) == []
 
 
 def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
     (found,) = compare([pod], [], shown(("a", {"main": ()})))
-    assert isinstance(found, Complain)
+    assert not found.annotations
     assert "delete the pod" in found.message
 
 
 def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     """Not of an init container, which the kubelet never lists."""
     pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
-    listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
+    listing = shown(("a", {"one": (), "two": ("GPU-2::1",)}))
     init, one, two = (
-        devices_of("init", "g2-00001", phase=Phase.INIT),
-        devices_of("one", "g2-00000"),
-        devices_of("two", "g2-00001"),
+        devices_of("init", "GPU-2::1", phase=Phase.INIT),
+        devices_of("one", "GPU-2::0"),
+        devices_of("two", "GPU-2::1"),
     )
 
     def told(known: KnownPod, devices: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
@@ -147,7 +140,7 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
         ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
         table = DeviceTable([held(known, *devices)] if devices else [], set(ran))
         found = differences(state_of([known], table), listing, 9)
-        return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
+        return [(each.reason or "", each.message) for each in found if not each.annotations]
 
     ((reason, message),) = told(pod, (init, one, two), "init", "one", "two")
     assert reason == "GpuForgotten"

@@ -49,7 +49,7 @@ class QueueingKubelet:
         self._seconds, self.admitted = seconds, admitted
         pods = [simple_pod(f"p{i}", container(asks=asks)) for i in range(PODS)]
         self._pods = [self.cluster.create(pod, node=NODE) for pod in pods]
-        self._given = {"main": {resource: frozenset({"g0-00000"}) for resource in given}}
+        self._given = {"main": {resource: frozenset({"GPU-0::0"}) for resource in given}}
         config = NodeConfig(
             Inventory((Gpu(0, "GPU-0", 81920),), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024)
         )

@@ -4,18 +4,13 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition
+from gputile.api.reasons import ConditionType
 from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.allocation_state import ModeDecision
 from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.agent.node_resources import (
-    MODE_PENDING,
-    UNIT_REFUSED,
-    LabelError,
-    asked_for,
-    decide_mode,
-    placement_condition,
-)
+from gputile.node.agent.node_resources import LabelError, asked_for, decide_mode
+from gputile.node.agent.node_status import placement_condition
 
 GPUS = (Gpu(0, "GPU-0", 15360),)
 SHARE = EffectiveMode(Mode.SHARE, 1024)
@@ -45,8 +40,8 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
     pods = [f"ns/p{i:02d}" for i in range(14)]
     held = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)
     assert held.effective_mode == SHARE
-    text = condition(held, MODE_PENDING).message
-    assert condition(held, MODE_PENDING).status == "True"
+    text = condition(held, ConditionType.MODE_PENDING).message
+    assert condition(held, ConditionType.MODE_PENDING).status == "True"
     assert "mode share stays in force" in text
     assert "ns/p00" in text
     assert "and 4 more" in text
@@ -56,14 +51,14 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
 def test_a_wrong_mode_changes_nothing() -> None:
     made = decide_mode(SHARE, {MODE_LABEL: "exclusive"}, configured(1024), GPUS, [])
     assert made.effective_mode == SHARE
-    assert all(mode in condition(made, MODE_PENDING).message for mode in MODES)
+    assert all(mode in condition(made, ConditionType.MODE_PENDING).message for mode in MODES)
 
 
 def test_a_unit_that_is_too_small_leaves_the_one_before() -> None:
     large = tuple(Gpu(i, f"GPU-{i}", 1024 * 1024) for i in range(16))
     made = decide_mode(SHARE, {MODE_LABEL: "share"}, configured(64), large, [])
     assert made.effective_mode == SHARE
-    assert condition(made, UNIT_REFUSED).status == "True"
+    assert condition(made, ConditionType.MEMORY_UNIT_REFUSED).status == "True"
 
 
 def test_ways_of_sharing_whole_gpus() -> None:
@@ -98,7 +93,7 @@ def test_a_mode_whose_feature_is_not_enabled_leaves_whole_gpus_and_says_so(
 ) -> None:
     made = decide_mode(None, {MODE_LABEL: mode}, configured(1024, features), GPUS, [])
     assert made.effective_mode.mode is expected
-    told = condition(made, MODE_PENDING)
+    told = condition(made, ConditionType.MODE_PENDING)
     assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
 
 
@@ -107,7 +102,7 @@ def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode
     off = Features(sharing=False)
     held = decide_mode(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, ["ns/a"])
     assert held.effective_mode == SHARE
-    assert condition(held, MODE_PENDING).reason == "PodsOnNode"
+    assert condition(held, ConditionType.MODE_PENDING).reason == "PodsOnNode"
     assert (
         decide_mode(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
     )

@@ -6,11 +6,8 @@ import pytest
 
 from gputile.api.core import Node, NodeStatus, PodStatus
 from gputile.api.well_known import WHOLE_GPU
-from gputile.node.agent.node_resources import (
-    SOCKET_PATTERNS,
-    other_plugin_condition,
-    other_plugin_evidence,
-)
+from gputile.node.agent.node_resources import SOCKET_PATTERNS, other_plugin_evidence, resources_of_others
+from gputile.node.agent.node_status import other_plugin_condition
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -18,13 +15,13 @@ WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
 
 
 def test_no_other_plugin_is_on_an_empty_node() -> None:
-    assert other_plugin_evidence([], [], None, served_before=False) is None
-    assert other_plugin_evidence([], [], Node(), served_before=False) is None
+    assert other_plugin_evidence([], [], [], None, served_before=False) is None
+    assert other_plugin_evidence([], [], [], Node(), served_before=False) is None
     assert other_plugin_condition(None).status == "False"
 
 
 def test_a_socket_that_answers_is() -> None:
-    evidence = other_plugin_evidence(["nvidia-gpu.sock"], [], Node(), served_before=True)
+    evidence = other_plugin_evidence(["nvidia-gpu.sock"], [], [], Node(), served_before=True)
     assert evidence is not None
     assert "nvidia-gpu.sock" in evidence
     assert other_plugin_condition(evidence).status == "True"
@@ -49,23 +46,50 @@ def test_which_sockets_are_of_plugins_for_gpus(socket: str, of_gpus: bool) -> No
 
 
 def test_gpus_that_gputile_never_offered_are() -> None:
-    assert "4 nvidia.com/gpu" in (other_plugin_evidence([], [], WITH_GPUS, served_before=False) or "")
-    assert other_plugin_evidence([], [], WITH_GPUS, served_before=True) is None
+    assert "4 nvidia.com/gpu" in (other_plugin_evidence([], [], [], WITH_GPUS, served_before=False) or "")
+    assert other_plugin_evidence([], [], [], WITH_GPUS, served_before=True) is None
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
 def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
     pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
     pod.status = PodStatus(phase=phase)
-    assert bool(other_plugin_evidence([], [pod], Node(), served_before=False)) == (phase == "Running")
+    assert bool(other_plugin_evidence([], [], [pod], Node(), served_before=False)) == (phase == "Running")
 
 
 @pytest.mark.parametrize(
     "label",
-    [{"component": "gpushare-device-plugin", "app": "gpushare"}, {"app.kubernetes.io/component": "hami-device-plugin"}],
-    ids=["gpushare", "hami"],
+    [
+        {"component": "gpushare-device-plugin", "app": "gpushare"},
+        {"app.kubernetes.io/component": "hami-device-plugin"},
+        {"app.kubernetes.io/name": "dra-driver-nvidia-gpu", "dra-driver-nvidia-gpu-component": "kubelet-plugin"},
+    ],
+    ids=["gpushare", "hami", "NVIDIA's DRA driver"],
 )
 def test_plugins_of_other_projects_are_known_by_their_pods(label: dict[str, str]) -> None:
     pod = simple_pod("theirs", container(), labels=label)
     pod.status = PodStatus(phase="Running")
-    assert "theirs is a device plugin" in (other_plugin_evidence([], [pod], Node(), served_before=True) or "")
+    assert "theirs belongs to it" in (other_plugin_evidence([], [], [pod], Node(), served_before=True) or "")
+
+
+UUID = "GPU-5f0b1b2c-3e3d-4b7a-9f43-0c6d3f1a2b3c"
+
+
+@pytest.mark.requirement("G6")
+@pytest.mark.parametrize(
+    ("resource", "ids", "allocatable", "found"),
+    [
+        pytest.param("volcano.sh/vgpu-number", f'["{UUID}-0","{UUID}-1"]', {}, True, id="just registered"),
+        pytest.param("nvidia.com/gpu.shared", f'["{UUID}::0"]', {"nvidia.com/gpu.shared": "1"}, True, id="renamed"),
+        pytest.param("nvidia.com/gpu.shared", f'["{UUID}::0"]', {"nvidia.com/gpu.shared": "0"}, False, id="gone"),
+        pytest.param("nvidia.com/hostdev", '["0000:05:00.0"]', {"nvidia.com/hostdev": "1"}, False, id="network"),
+    ],
+)
+def test_a_plugin_is_known_by_the_gpus_that_it_registers(
+    resource: str, ids: str, allocatable: dict[str, str | int | float], *, found: bool
+) -> None:
+    node = Node(status=NodeStatus(allocatable=allocatable))
+    others = resources_of_others({resource: ids.encode()}, [UUID], node)
+    assert (others == [resource]) == found
+    evidence = other_plugin_evidence([], others, [], node, served_before=True)
+    assert (resource in (evidence or "")) == found

@@ -12,11 +12,10 @@ from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation import preferred
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.callers import callers
-from gputile.node.agent.device_ids import ListedPod, encode
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_ids import ListedPod, by_gpu, part_id
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -52,9 +51,9 @@ def test_the_first_container_goes_where_the_whole_pod_has_ids(
     state = AllocationState(Configuration(), config, DeviceTable())
     state.pods[pod.key] = known_pod(pod, Configuration())
     listing = {pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {})}
-    available = [encode(0, slot) for slot in range(left)] + [encode(1, slot) for slot in range(4)]
+    available = [part_id("GPU-0", slot) for slot in range(left)] + [part_id("GPU-1", slot) for slot in range(4)]
     (wished,) = preferred(state, callers(state, listing, GPU_MEMORY, 1)[0], GPU_MEMORY, available, (), 1)
-    assert wished.startswith(f"g{expected}-")
+    assert wished.startswith(f"GPU-{expected}::")
 
 
 @pytest.mark.requirement("M6")
@@ -73,7 +72,7 @@ def test_the_first_resource_goes_where_the_other_one_fits_too(
     """Another pod came to the booked GPU unexpectedly. The kubelet asks for the two resources in any order."""
     pod = booked_on_the_first_gpu((), container("main", mem=1, core=5), mode="core_mem")
     config = NodeConfig(Inventory(GPUS, mode="core_mem", unit_mib=UNIT), EffectiveMode(Mode.CORE_MEM, UNIT))
-    ids = tuple(encode(0, slot) for slot in range(taken))
+    ids = tuple(part_id("GPU-0", slot) for slot in range(taken))
     held = (ContainerDevices("c", Phase.APP, other, ids),)
     stray = PodDevices("s", "default", "stray", UNIT, "core_mem", "default", 0, held)
     state = AllocationState(Configuration(), config, DeviceTable([stray]))
@@ -82,6 +81,6 @@ def test_the_first_resource_goes_where_the_other_one_fits_too(
         pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {"main": {}}),
         stray.key: ListedPod("default", "stray", {"c": {other: frozenset(ids)}}),
     }
-    available = [encode(gpu, slot) for gpu in (0, 1) for slot in range(4 if first == GPU_MEMORY else 100)]
+    available = [part_id(f"GPU-{gpu}", slot) for gpu in (0, 1) for slot in range(4 if first == GPU_MEMORY else 100)]
     wished = preferred(state, callers(state, listing, first, size)[0], first, available, (), size)
-    assert {device_id.partition("-")[0] for device_id in wished} == {f"g{expected}"}
+    assert by_gpu(wished).keys() == {f"GPU-{expected}"}

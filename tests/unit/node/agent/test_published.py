@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
-from gputile.api.reasons import ConditionReason
+from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
-from gputile.node.agent.cluster.published import (
-    DRIVER_PROBLEM,
-    GPU_PROBLEM,
+from gputile.node.agent.node_status import (
     Wanted,
+    driver_condition,
     farewell_patch,
-    gpu_conditions,
+    gpu_condition,
     is_ours,
     node_labels,
     node_patch,
@@ -30,7 +29,9 @@ from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine, 
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
 NAME, MEMORY = "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"
-WELL = NodeCondition(type=GPU_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are healthy")
+WELL = NodeCondition(
+    type=ConditionType.CARD_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are healthy"
+)
 
 
 def node(
@@ -113,7 +114,7 @@ TEXTS = st.none() | st.sampled_from(["{}", "[]"])
 CONDITIONS = st.lists(
     st.builds(
         NodeCondition,
-        type=st.sampled_from(["Ready", DRIVER_PROBLEM, GPU_PROBLEM]),
+        type=st.sampled_from(["Ready", ConditionType.DRIVER_PROBLEM, ConditionType.CARD_PROBLEM]),
         status=st.sampled_from(["True", "False"]),
         reason=VALUES,
         message=VALUES,
@@ -165,7 +166,8 @@ def machine(**facts: Any) -> ProbedMachine:
 
 
 def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str, str, str]]:
-    return [(c.status, c.reason, c.message) for c in gpu_conditions(machine, health or Health())]
+    conditions = driver_condition(machine), gpu_condition(machine, health or Health())
+    return [(c.status, c.reason, c.message) for c in conditions]
 
 
 def test_a_machine_that_is_well_says_so() -> None:
@@ -200,7 +202,7 @@ def test_a_gpu_that_cannot_be_read_is_named() -> None:
 def test_a_node_whose_gpus_are_gone_says_nothing_of_them() -> None:
     """What others say of it stays, the controller's condition included."""
     ready, silent = {"type": "Ready", "status": "True"}, {"type": "gputile.io/AgentSilent", "status": "True"}
-    said = {"type": DRIVER_PROBLEM, "status": "True"}
+    said = {"type": ConditionType.DRIVER_PROBLEM, "status": "True"}
     labels = {NAME: "Tesla-T4", "model.gputile.io/Tesla-T4": "4", "zone": "a"}
     before = node(labels, "{}", [ready, said, silent], {"cpu": "8", GPU_COUNT: "4"})
     after_it = patched(before, farewell_patch(read(before)))

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.serve import _together
+from gputile.node.agent.__main__ import _together
+from gputile.node.agent.api_server import Wakeup
+from tests.conftest import HANGS_S
 
 
 @pytest.mark.anyio
@@ -48,8 +49,8 @@ async def test_wishes_add_up_to_one() -> None:
     wakeup = Wakeup()
     wakeup.wish()
     wakeup.wish()
-    async with asyncio.timeout(10.0):
-        await wakeup.wait(60.0)
+    async with asyncio.timeout(HANGS_S):
+        await wakeup.wait(2 * HANGS_S)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await wakeup.wait(60.0)
@@ -71,7 +72,7 @@ async def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=2.0)
+        done, _ = await asyncio.wait([task], timeout=HANGS_S)
         task.cancel()
         return bool(done)
 

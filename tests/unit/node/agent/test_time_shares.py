@@ -19,10 +19,10 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.node_status import time_condition
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     RunningWeights,
@@ -32,7 +32,6 @@ from gputile.node.agent.time_shares import (
     gpu_times,
     policy_of,
     share_of,
-    time_condition,
     time_shares,
 )
 from gputile.node.arbiter.accounts import WHOLE, Share
@@ -59,10 +58,10 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
         pod.metadata.uid, pod.spec.priority = name, 7 if name == "a" else None
         admission.pods[pod.key] = known_pod(pod, configuration)
         resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
-        devices = (ContainerDevices("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
+        devices = (ContainerDevices("main", Phase.APP, resource, ("GPU-a::0",), f"{name}-main"),)
         hold(
             admission,
-            PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices, {0: "GPU-a"}),
+            PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices),
         )
     return admission
 
@@ -146,13 +145,12 @@ def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
     admission, other = node(Mode.CGPU), Gpu(1, "GPU-b", 10240)
     inventory = msgspec.structs.replace(admission.node_config.inventory, gpus=(GPU, other))
     admission.node_config = replace(admission.node_config, inventory=inventory)
-    for name, ids in (("c", ("g1-00000",)), ("d", ("g0-00007", "g1-00007"))):
+    for name, ids in (("c", ("GPU-b::0",)), ("d", ("GPU-a::7", "GPU-b::7"))):
         pod = simple_pod(name, container(mem=len(ids)))
         pod.metadata.uid = name
         admission.pods[pod.key] = known_pod(pod, admission.configuration)
         devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
-        gpus = {0: "GPU-a", 1: "GPU-b"}
-        hold(admission, PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices, gpus))
+        hold(admission, PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices))
     everything = time_shares(admission, "/d").files
     for name, content in everything.items():
         assert time_shares(admission, "/d", name).files[name] == content

@@ -26,6 +26,7 @@ from gputile.node.gateway.link import (
     to_gateway,
 )
 from gputile.node.gateway.registration import RefusedError
+from tests.conftest import HANGS_S
 
 
 class Agents:
@@ -46,7 +47,7 @@ class Agents:
 
     async def hear(self, agent: MessageChannel[FromGateway]) -> Call:
         """Return the next call that an agent gets."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANGS_S):
             message = await anext(agent.messages())
         assert isinstance(message, Call)
         return message
@@ -169,7 +170,7 @@ async def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> Non
     with theirs:
         theirs.sendall(len(junk).to_bytes(4, "big") + junk)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANGS_S):
             with contextlib.suppress(msgspec.MsgspecError):
                 heard = [message async for message in gateway.messages()]
                 assert all(isinstance(message, msgspec.Struct) for message in heard)
@@ -207,7 +208,7 @@ async def test_who_is_told_to_end_while_asking_ends(tmp_path: Path) -> None:
     asking = asyncio.create_task(resources.list(60.0))
     await asyncio.sleep(0.1)
     asking.cancel()
-    done, _ = await asyncio.wait([asking], timeout=10.0)
+    done, _ = await asyncio.wait([asking], timeout=HANGS_S)
     assert done
     assert asking.cancelled()
     await resources.close()

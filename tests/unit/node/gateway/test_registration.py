@@ -10,6 +10,7 @@ import pytest
 
 from gputile.node.gateway.link import NodeLock, answers
 from gputile.node.gateway.registration import Registrar, SocketWatch
+from tests.conftest import HANGS_S
 
 RESOURCE = "aliyun.com/gpu-mem"
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
@@ -51,12 +52,12 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
 FOREVER_S = 3600.0
 
 
-async def seen(watch: SocketWatch, change: Callable[[], object]) -> bool:
+async def seen(watch: SocketWatch, change: Callable[[], object], within: float = HANGS_S) -> bool:
     """Return whether a change ends the waiting; another one that is relevant ends it in any case."""
     waiting = asyncio.create_task(watch.changed(FOREVER_S))
     await asyncio.sleep(0.01)
     change()
-    done, _ = await asyncio.wait({waiting}, timeout=0.3)
+    done, _ = await asyncio.wait({waiting}, timeout=within)
     waiting.cancel()
     return bool(done)
 
@@ -66,7 +67,7 @@ async def test_names_that_matter_are_seen_and_others_are_not(tmp_path: Path) -> 
     watch = SocketWatch(tmp_path)
     try:
         assert await seen(watch, (tmp_path / "kubelet.sock").touch)
-        assert not await seen(watch, (tmp_path / "checkpoint").touch)
+        assert not await seen(watch, (tmp_path / "checkpoint").touch, 0.3)
         assert await seen(watch, (tmp_path / "kubelet.sock").unlink)
         (tmp_path / "b").touch()
         assert await seen(watch, lambda: (tmp_path / "b").rename(tmp_path / "gputile-b.sock"))
@@ -96,7 +97,7 @@ async def test_where_nothing_can_be_watched_waiting_ends_in_time(
 ) -> None:
     watch = SocketWatch(tmp_path)
     monkeypatch.setattr(watch.libc, "inotify_init1", lambda _: -1)
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANGS_S):
         await watch.changed(0.01)
     watch.close()
 

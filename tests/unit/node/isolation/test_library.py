@@ -13,8 +13,7 @@ from gputile.core.devices.allocation import GpuShare
 from gputile.node.agent.answers import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.files.mounts import is_ours
-from gputile.node.agent.files.node_mounts import mount_usage
+from gputile.node.agent.files.node_mounts import is_ours, mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in

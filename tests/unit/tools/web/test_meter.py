@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import generate_latest
 
-from gputile.node.agent.pod_devices import PodContainer
+from gputile.node.agent.device_table import PodContainer
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import NodeTile, NodeUsage, PodTile, PodUsage

@@ -28,8 +28,8 @@ class Gang:
     GPUs: the others start alone. ``reserved`` are unbound pods with a reservation that they may
     use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
     moved: the end of their reservation is to be put off, or set right.
-    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``repeated`` tells that a plan of
-    the gang has kept GPUs until it ended, or is about to, and has not begun.
+    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``kept_since_ns`` is since when
+    GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` tells that one of them was to start.
     """
 
     name: GangName
@@ -42,7 +42,8 @@ class Gang:
     oldest: str
     complete_at: float
     ending: tuple[Pod, ...] = ()
-    repeated: bool = False
+    kept_since_ns: int = 0
+    unbegun: bool = False
 
     @property
     def needed(self) -> int:
@@ -90,12 +91,8 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
     # It has become larger since it was planned, or has lost all that ran.
     if not begun and len(running) + len(reserved) < size:
         reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
-    ending: list[Pod] = []
-    repeated = False
-    for pod in waiting:
-        if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None:
-            ending.append(pod)
-        repeated = repeated or _is_repeated(cluster_state, pod, plans)
+    ending = (pod for pod in waiting if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None)
+    unbegun = [each for pod in waiting if (each := reservation_of(pod)) is not None and each.plan not in plans]
     created = [unix_seconds(pod.metadata.creation_timestamp) for pod in waiting]
     return Gang(
         name=name,
@@ -108,17 +105,16 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
         ending=tuple(ending),
-        repeated=repeated,
+        kept_since_ns=_kept_since_ns(cluster_state, unbegun),
+        unbegun=any(each.first for each in unbegun),
     )
 
 
-def _is_repeated(cluster_state: ClusterState, pod: Pod, started_plans: Collection[str]) -> bool:
-    """Return whether a pod shows that a plan of its gang kept GPUs in vain: that one, or one before it."""
-    reservation = reservation_of(pod)
-    if reservation is None or reservation.plan in started_plans:
-        return False
-    margin = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND // _RENEW_PART
-    return reservation.repeated or (reservation.first and reservation.expires_ns - cluster_state.now_ns <= margin)
+def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
+    """Return since when GPUs are reserved in vain; what was before the last rest (``gang_patience``) counts no more."""
+    settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
+    longest_ns = (settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)) * _SECOND
+    return min((each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0)
 
 
 def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:

@@ -2,7 +2,8 @@
 
 A gang that does not fit lets others pass for ``gangs.patienceSeconds``; then what becomes free is kept for it. A gang
 keeps GPUs in vain while it has some and cannot start: because there are too few, or because kube-scheduler has not
-begun its plan in time. After ``gangs.keepSeconds`` of that it rests for as long again, and waits anew.
+begun its plan in time. After ``gangs.keepSeconds`` of that it rests for as long again, and waits anew. Reservations
+tell since when GPUs are kept, so a new leader goes on with that time.
 """
 
 from collections.abc import Collection
@@ -53,16 +54,13 @@ class GangPatience:
         account = self._accounts.get(gang)
         return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
 
-    def any_rests(self) -> bool:
-        return any(map(self.rests, self._accounts))
-
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
         """Return whether a gang that was complete at ``complete_at``, in seconds, has let others pass long enough."""
         return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
-    def kept_in_vain(self, gang: GangName) -> None:
-        """Note, in each round, that GPUs are kept for a gang that does not start."""
+    def kept_in_vain(self, gang: GangName, since_ns: int) -> None:
+        """Note, in each round, that GPUs are kept for a gang that does not start; ``since_ns`` is 0 if unknown."""
         account = self._accounts.setdefault(gang, _KeptInVain())
-        if account.since_ns is None or account.since_ns > self._now_ns:
-            account.since_ns = self._now_ns
+        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
+        account.since_ns = min([self._now_ns, *known])
         self._noted.add(gang)

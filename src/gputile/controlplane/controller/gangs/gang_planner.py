@@ -20,9 +20,8 @@ from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_patience import GangPatience
 from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
-from gputile.controlplane.controller.gangs.gang_reservations import GangReservations
-from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound
-from gputile.controlplane.controller.gangs.gang_searches import NOWHERE, GangSearches, reachable_nodes
+from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound, GangTurns
+from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.request import RequestError
@@ -87,15 +86,13 @@ class GangPlanner:
         self._patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
-        turn = _RoundSoFar(
-            state, GangReservations(state, GangRound(), self._new_plan_name), several_started=_several(gangs)
-        )
+        turn = GangTurns(state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1)
         result = turn.result
         starting_on = set[str]()
         for gang in gangs:
-            if gang.repeated and _has_reservation(gang, state):
-                self._patience.kept_in_vain(gang.name)
-            turn.reservations.renew(gang)
+            if gang.kept_since_ns and _has_reservation(gang, state):
+                self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
+            turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
             if gang.name.by_object and not state.groups_read:
@@ -112,7 +109,7 @@ class GangPlanner:
                 result.waiting += 1
                 if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
                     turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self._patience.kept_in_vain(gang.name)
+                    self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
             self.pods.plan(state, result)
             result.evictions += self.evictions.rests()
@@ -143,9 +140,9 @@ class GangPlanner:
         """Return the nodes to which pods of gangs are about to be bound, as the last round found."""
         return self._starting_on
 
-    def any_rests(self) -> bool:
+    def rests(self, gang: GangName) -> bool:
         """Return whether GPUs were kept for a gang in vain for too long, and none are now."""
-        return self._patience.any_rests()
+        return self._patience.rests(gang)
 
     def abandon(self) -> None:
         """Note that nothing of a round is written, so that what it told is told again."""
@@ -161,23 +158,23 @@ class GangPlanner:
         again_ns = self._now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
         self._refused[gang] = _Refused(times, why, again_ns)
 
-    def _advance(self, gang: Gang, turn: "_RoundSoFar") -> bool:
+    def _advance(self, gang: Gang, turn: GangTurns) -> bool:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
-        state, result, reservations = turn.state, turn.result, turn.reservations
+        state, result = turn.state, turn.result
         if not self._is_complete(gang, turn):
             self._give_up(gang, "some of its pods are gone", result)
-            reservations.remove(gang)
+            turn.remove(gang)
             return False
         preempting = self.preemption.plan_of(gang.name)
         if preempting is not None and self._goes_on(gang, preempting, turn):
             return self.preemption.plan_of(gang.name) is None
         refused = self._refused.get(gang.name)
         if refused is not None and refused.pauses(state.now_ns):
-            reservations.remove(gang)
+            turn.remove(gang)
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
             self._reports.tell(gang, _WAITING, text, result)
             return False
-        if gang.repeated and self._patience.rests(gang.name):
+        if gang.unbegun and self._patience.rests(gang.name):
             # The reservations that end stay on the pods: so the next leader knows of them, too.
             self._reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
@@ -187,7 +184,7 @@ class GangPlanner:
             plan = self._searches.find(gang, turn.closed, state, kept)
         except RequestError as error:
             self._reports.tell(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
-            reservations.remove(gang)
+            turn.remove(gang)
             return False
         if plan is None:
             result.unfinished = True
@@ -198,7 +195,7 @@ class GangPlanner:
         if (most := self._searches.too_large(gang)) is not None:
             text = f"{gang.together} can never start here: the empty cluster has room for {most.room}"
             self._reports.tell(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
-            reservations.remove(gang)
+            turn.remove(gang)
             return False
         found = self.preemption.find(gang, turn.closed)
         if found is not None:
@@ -210,31 +207,29 @@ class GangPlanner:
         else:
             self._reports.tell(gang, _WAITING, no_room_text(gang.together, plan), result)
         if turn.head is None and self._is_starved(gang, turn):
-            reservations.keep_what_fits(gang, plan)
+            turn.keep_what_fits(gang, plan)
         else:
-            reservations.remove(gang)
+            turn.remove(gang)
         return False
 
-    def _start(self, gang: Gang, plan: GangPlan, turn: "_RoundSoFar") -> None:
+    def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
-        if gang.repeated:
-            self._patience.kept_in_vain(gang.name)
-        turn.reservations.plan(gang, plan, len(plan.places), starts=True, repeated=gang.repeated)
+        turn.plan(gang, plan, len(plan.places), starts=True)
         turn.result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
         self._reports.tell(gang, _PLANNED, text, turn.result, warning=False)
 
     # -- places that other pods leave
 
-    def _keep_places(self, gang: Gang, found: GangVictims, turn: "_RoundSoFar") -> None:
+    def _keep_places(self, gang: Gang, found: GangVictims, turn: GangTurns) -> None:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
         plan = self.preemption.reserve(gang, found)
-        turn.reservations.plan(gang, plan, len(plan.places), starts=False)
+        turn.plan(gang, plan, len(plan.places), starts=False)
         leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._reports.tell(gang, _PREEMPTING, text, turn.result, warning=False)
 
-    def _goes_on(self, gang: Gang, preempting: PreemptionPlan, turn: "_RoundSoFar") -> bool:
+    def _goes_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> bool:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
         preemption = self.preemption
         progress, why = preemption.look(gang, preempting)
@@ -246,7 +241,7 @@ class GangPlanner:
             self._start(gang, preempting.plan, turn)
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
-            turn.reservations.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
+            turn.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
         elif evictions := preemption.due(gang):
             turn.result.evictions.append(evictions)
         return True
@@ -259,7 +254,7 @@ class GangPlanner:
 
     # -- whether a gang may start
 
-    def _is_complete(self, gang: Gang, turn: "_RoundSoFar") -> bool:
+    def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
         if not gang.size:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
             if turn.state.groups is None:
@@ -274,7 +269,7 @@ class GangPlanner:
             self._reports.tell(gang, _INCOMPLETE, text, turn.result, warning=False)
         return False
 
-    def _is_starved(self, gang: Gang, turn: "_RoundSoFar") -> bool:
+    def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
         """Return whether room is to be reserved for the gang: it needs it, has waited, and may fit some day."""
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
@@ -282,25 +277,6 @@ class GangPlanner:
         may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
         waited = self._patience.has_waited(gang.name, gang.complete_at)
         return may_reserve and complete and waited and self._searches.too_large(gang) is None
-
-
-@dataclass(slots=True)
-class _RoundSoFar:
-    """How far a round has come: the gang that has waited too long to be passed, and the nodes kept for it."""
-
-    state: ClusterState
-    reservations: GangReservations
-    several_started: bool
-    head: Gang | None = None
-    closed: frozenset[str] = NOWHERE
-
-    @property
-    def result(self) -> GangRound:
-        return self.reservations.result
-
-
-def _several(gangs: list[Gang]) -> bool:
-    return sum(gang.started for gang in gangs) > 1
 
 
 def _has_reservation(gang: Gang, state: ClusterState) -> bool:

@@ -141,7 +141,7 @@ def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
     except RequestError:
         return NOWHERE  # no node takes the pod
     for each in kinds_of(members, ()).asking:
-        names = [name for name, reason in empty.predicates.alone(each.pod).items() if reason is None]
+        names = empty.predicates.open_alone(each.pod)
         found.update(names if each.request is None else empty.engine.best_first(each.request, names))
     return frozenset(found)
 

@@ -134,6 +134,7 @@ class GangWriter:
             except KubeError as error:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
                 memory.was_refused(each, why, error)
+                self._changed()  # others may be chosen, or the places given up
                 for pod in each.told or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return

@@ -6,6 +6,9 @@ checkpoint is there to recover from.
 
 While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
 older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
+
+The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
+that. A text that is cut off or of an unknown version is refused as a whole.
 """
 
 import logging
@@ -18,23 +21,32 @@ import msgspec
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import Mode
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.files.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    decode_checkpoint,
-    decode_record,
-    encode_checkpoint,
-    encode_record,
-)
+from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.node_config import LIBRARY_MODES
-from gputile.node.agent.pod_devices import AllocationRecord
+from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
 
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """The text is not a checkpoint that this gputile can read."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """``effective_mode`` is None where nothing was in force yet. ``registered`` are the resources that were served."""
+
+    effective_mode: EffectiveMode | None = None
+    registered: tuple[str, ...] = ()
+
+
+CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
+RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
 log = logging.getLogger(__name__)
 
 RECORD_FILE = "devices.json"
@@ -86,27 +98,14 @@ class NodeFiles:
         return self._node_lock.mine
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint, None where there is none that can be read; what else is in its place is put aside."""
+        """Return the checkpoint, None where there is none that can be read."""
         try:
-            return decode_checkpoint(read_whole(self._file, _MOST_BYTES))
+            return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
         except FileNotFoundError:
             return None
         except (CheckpointError, OSError) as error:
-            log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
-            self._put_aside()
+            log.error("checkpoint %s: %s; going on with what the node object says", self._file, error)
             return None
-
-    def _put_aside(self) -> None:
-        """Make room for a checkpoint. Where that fails, none can be written, which says so itself."""
-        aside = self._file.with_suffix(".damaged")
-        try:
-            if aside.is_dir() and not aside.is_symlink():
-                shutil.rmtree(aside)
-            elif self._file.is_dir():
-                aside.unlink(missing_ok=True)
-            self._file.replace(aside)
-        except OSError as error:
-            log.error("checkpoint %s cannot be put aside: %s", self._file, error)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, unless that is another's business by now.
@@ -114,16 +113,8 @@ class NodeFiles:
         Raises:
             OSError: it cannot be written.
         """
-        if not self.mine:
-            return
-        content = encode_checkpoint(checkpoint)
-        try:
-            write_whole(self._file, content, _PRIVATE)
-        except IsADirectoryError:
-            if not self._file.is_dir():  # the directory is where the new one is written first
-                raise
-            self._put_aside()
-            write_whole(self._file, content, _PRIVATE)
+        if self.mine:
+            write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
@@ -133,13 +124,19 @@ class NodeFiles:
         return path
 
     def records(self) -> dict[str, AllocationRecord]:
-        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
-        found = {}
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read.
+
+        The limits of a container that was let start say it too.
+        """
+        found, started = {}, self.started()
         for path in sorted(self.allocations.iterdir()):
             try:
-                found[path.name] = decode_record(read_whole(path / RECORD_FILE, _MOST_BYTES))
-            except (OSError, CheckpointError):
-                continue
+                found[path.name] = RECORD.decode(read_whole(path / RECORD_FILE, _MOST_BYTES))
+            except (OSError, CheckpointError) as error:
+                limits = self.limits(path.name) if path.name in started else None
+                if limits is not None and limits.devices:
+                    log.warning("%s is taken from the container's limits: %s", path / RECORD_FILE, error)
+                    found[path.name] = limits.record
         return found
 
     def write_record(self, directory: str, record: AllocationRecord) -> None:
@@ -149,7 +146,7 @@ class NodeFiles:
             OSError: it cannot be written.
         """
         if self.mine:
-            write_whole(self.prepare(directory) / RECORD_FILE, encode_record(record), _PRIVATE)
+            write_whole(self.prepare(directory) / RECORD_FILE, RECORD.encode(record).encode(), _PRIVATE)
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.

@@ -15,6 +15,7 @@ from typing import Final
 
 from gputile.api.well_known import Mode
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -35,7 +36,6 @@ from gputile.node.isolation.library import (
 
 log = logging.getLogger(__name__)
 
-LIBRARY_DIRECTORY: Final = "library"
 ANEW: Final = "delete the pod, so that it is admitted anew"
 _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 

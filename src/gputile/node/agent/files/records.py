@@ -1,7 +1,18 @@
-"""Saves what the agent remembers through its own death, and restores what it has lost."""
+"""Reads what is on disk of the node's devices: the kubelet's checkpoint, and what the last agent left.
+
+``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
+answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
+private file: where it cannot be read, PodResources tells of the containers of running pods.
+"""
 
 import logging
-from pathlib import Path
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
@@ -9,13 +20,77 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.checkpoint import Checkpoint
-from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME, entries_in
+from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.device_table import KubeletEntry, directory_name
+from gputile.node.agent.files.allocation_files import Checkpoint, NodeFiles
 from gputile.node.agent.holdings import adopt, derive
-from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.node_config import EffectiveMode, Sharing, is_served
 from gputile.node.agent.node_resources import MachineSeen, node_config_of
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.support.files import read_whole
+
+_MOST_KEPT = 1024
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+class _CheckpointEntry(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str]] | None = msgspec.field(name="DeviceIDs", default=None)
+    alloc_resp: bytes | None = None
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(device_id for group in (self.device_ids or {}).values() for device_id in group)
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_CheckpointEntry] | None = None
+    registered_devices: dict[str, msgspec.Raw] | None = None
+
+
+class _CheckpointFile(msgspec.Struct, rename="pascal"):
+    data: _Data
+    checksum: Any = None
+
+
+def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
+    """Return what the kubelet's checkpoint has of every container, and the device IDs of other plugins by resource.
+
+    The first is None where the file cannot be read. The IDs are those of healthy devices, as JSON.
+    """
+    try:
+        data = msgspec.json.decode(text, type=_CheckpointFile).data
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None, {}
+    found = []
+    for each in data.pod_device_entries or []:
+        mounts = _mounts(each.alloc_resp)
+        directory = _directory(mounts) or directory_name(each.pod_uid, each.container_name)
+        found.append(KubeletEntry(each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts))
+    registered = data.registered_devices or {}
+    return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
+
+
+def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
+    return tuple((mount.container_path, mount.host_path) for mount in mounts)
+
+
+def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
+    """Return the name of the allocation directory among what a container mounts, "" where there is none."""
+    return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
+
+
+@lru_cache(_MOST_KEPT)  # the kubelet writes all of it anew at each admission
+def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
+    """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
+    try:
+        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
+    except DecodeError:
+        return None
+    return mounts_of(mounts) if mounts is not None else None
+
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +106,16 @@ class Records:
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / FILE_NAME
-        loaded = store.load()
-        self.lost = loaded is None
-        self.saved = loaded or Checkpoint()
+        self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
         self._complete: tuple[object, ...] = ()  # what each directory was last seen to have a record of
         self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
-    @property
-    def effective_mode(self) -> EffectiveMode | None:
-        saved = self.saved
-        return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
-
     def starting_state(self, seen: MachineSeen, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
-        before = self.effective_mode
-        mode = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
-        offered = node_config_of(seen.machine, seen.health, mode, "", "")
-        state = AllocationState(configuration, offered)
-        state.take_over(self.store.records(), self.store.started(), before, self.saved.registered)
+        mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
+        state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode, self.saved.registered)
         return state
 
     def save(self, state: AllocationState) -> None:
@@ -59,28 +125,17 @@ class Records:
             OSError: it cannot be written.
         """
         told = state.advertised
-        now = told.effective_mode or EffectiveMode(Mode.EXCLUSIVE, 0)
-        self.store.save(
-            Checkpoint(
-                mode=now.mode.value if told.effective_mode else "",
-                unit_mib=now.unit_mib,
-                sharing=now.sharing,
-                replicas=now.replicas,
-                registered=tuple(sorted({*told.resources, *told.registered})),
-            )
-        )
-        told.record_checkpoint(written=True)
+        self.store.save(Checkpoint(told.effective_mode, tuple(sorted({*told.resources, *told.registered}))))
+        told.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.
 
         Where its checkpoint has been lost, what is in force is what the node was published with.
         """
-        loaded = self.store.load()
-        if loaded is not None:
-            self.saved, self.lost = loaded, False
-        mode = self.effective_mode
-        if self.lost and mode is None and state.node is not None:
+        self.saved = self.store.load() or self.saved
+        mode = self.saved.effective_mode
+        if mode is None and state.node is not None:
             mode = published_before(state.node, state.configuration.unit_mib)
         state.take_over(self.store.records(), self.store.started(), mode, self.saved.registered)
 
@@ -90,11 +145,12 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet puts a new file in the old one's place
             if version != self._version:
-                state.written = entries_in(read_whole(self._kubelets, _MOST_BYTES))
+                state.written, state.of_other_plugins = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
                 self._version, self._problem = version, None
         except OSError as error:
             self._version = None
             state.written = () if isinstance(error, FileNotFoundError) else None
+            state.of_other_plugins = {}
             self._say(error)
         derive(state, now_ns)
         if self._complete != (state.written, state.device_table):

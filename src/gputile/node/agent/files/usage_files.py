@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.files.mounts import is_nosuid, mount_points
+from gputile.node.agent.files.node_mounts import PLACES, is_nosuid, mount_points
 from gputile.node.isolation.library import USAGE, remove_placeholder
 from gputile.node.isolation.usage_file_reader import TO_THE_END, slots_listed, slots_locked
 from gputile.node.native_layouts import USAGE_BYTES
@@ -25,7 +25,6 @@ from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
-PLACES: Final = "containers"  # the directory of the places, beside that of the files
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
 _OPEN: Final = 0o666  # the container's user can be anybody
 

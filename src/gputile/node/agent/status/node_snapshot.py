@@ -9,13 +9,10 @@ from typing import Final
 from gputile.api.core import container_ids, ended_containers
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
-from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import shares_of
-from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 
@@ -52,11 +49,8 @@ def bookings_of(state: AllocationState) -> GpuHoldings:
     namespaces: dict[tuple[str, int], int] = {}
     instances: dict[str, int] = {}
     for devices in state.device_table:
-        for index in sorted(devices.indices):
-            taken = _taken(state.node_config, devices, index)
-            if taken is None:
-                continue
-            memory, percent = taken[0] * MIB, taken[1]
+        for index, (mib, percent) in _taken(state.node_config, devices).items():
+            memory = mib * MIB
             before, key = gpus.get(index, NOT_BOOKED), (devices.namespace, index)
             gpus[index] = GpuHolding(before.memory + memory, before.percent + percent, before.pods + 1)
             if devices.identified:
@@ -78,17 +72,18 @@ def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = 
     return (each for each in found if each is not None)
 
 
-def _taken(node_config: NodeConfig, devices: PodDevices, index: int) -> tuple[int, int] | None:
-    """Return the MiB and the percent of compute that a pod has of a GPU; None where the GPU is not known."""
-    gpu = node_config.gpu(index)
-    if gpu is None:
-        split = any(index in slots for resource, slots in devices.slots.items() if resource.startswith(MIG_PREFIX))
-        mib = sum(each.mib for each in instances_of(node_config, devices) if each.index == index)
-        return (mib, 0) if split else None
-    if index in devices.slots.get(GPU_MEMORY, EMPTY):
-        return devices.mib(index), devices.percent(index)
+def _taken(node_config: NodeConfig, devices: PodDevices) -> dict[int, tuple[int, int]]:
+    """Return the MiB and the percent of compute that a pod has of each GPU that is there, by its index."""
+    taken: dict[int, tuple[int, int]] = {}
     replicas = max(1, node_config.effective_mode.replicas) if node_config.replicated else 1
-    return gpu.mib // replicas, 100 // replicas
+    for gpu in node_config.gpus(devices.gpus):
+        if gpu.uuid in devices.ids_by_gpu.get(GPU_MEMORY, EMPTY):
+            taken[gpu.index] = devices.mib(gpu.uuid), devices.percent(gpu.uuid)
+        else:
+            taken[gpu.index] = gpu.mib // replicas, 100 // replicas
+    for instance in instances_of(node_config, devices):
+        taken[instance.index] = taken.get(instance.index, (0, 0))[0] + instance.mib, 0
+    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
         }
         ids = container_ids(pod.pod) if pod is not None else {}
         for container, directory in directories.items():
-            parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
+            parts = tuple(_parts(state, devices, container, guaranteed.get(directory, {})))
             isolated = devices.mode in LIBRARY_MODES
             yield MonitoredContainer(
                 PodContainer(devices.uid, devices.namespace, devices.name, container),
@@ -188,14 +183,10 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
 
 
 def _parts(
-    state: AllocationState, devices: PodDevices, container: str, pod: KnownPod | None, guaranteed: Mapping[str, int]
+    state: AllocationState, devices: PodDevices, container: str, guaranteed: Mapping[str, int]
 ) -> Iterator[GpuPart]:
-    request = pod.container_request(container) if pod is not None else None
-    shares: tuple[GpuShare, ...] = shares_of(
-        state.node_config, devices, container, request, state.gpus(devices, container, pod)
-    )
-    for share in shares:
-        gpu = state.node_config.gpu(share.index)
+    for share in state.shares(devices, container):
+        gpu = state.node_config.gpu(share.uuid)
         part = guaranteed.get(share.uuid)
         total = (gpu.mib if gpu is not None else share.mib) * MIB
         time_share = part / SHARE_WHOLE if part is not None else None

@@ -103,6 +103,7 @@ class PreemptingBench(Bench):
         at_once(self.view.node_event(Replaced([node(gpus=gpus)])))
         self.view.budget_event(Replaced([]))
         self.cluster = Cluster(self)
+        self.woken = 0  # how often another round was asked for
         self.now_s = float(NOW)
         self.labels = dict(labels or {})  # of the pods of low priority
         for gpu in range(gpus):
@@ -137,8 +138,11 @@ class PreemptingBench(Bench):
         self.now_s += after
         self.view.tick(int(self.now_s * SECOND))
         result = self.planner.plan(self.view.snapshot())
-        await GangWriter(self.view, self.planner, self.cluster, lambda: True, lambda: None).write(result)
+        await GangWriter(self.view, self.planner, self.cluster, lambda: True, self.wake).write(result)
         return result
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def reserved(self) -> list[str]:
         return sorted(name for name, each in self.cluster.pods.items() if reservation_of(each) is not None)

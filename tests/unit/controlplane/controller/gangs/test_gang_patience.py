@@ -20,7 +20,7 @@ def patience(*kept: tuple[int, int]) -> GangPatience:
     for first, last in kept:
         for second in range(first, last, 10):
             found.begin({GANG}, (START + second) * SECOND)
-            found.kept_in_vain(GANG)
+            found.kept_in_vain(GANG, 0)
         found.begin({GANG}, (START + last) * SECOND)
     return found
 
@@ -44,7 +44,6 @@ def test_a_gang_rests_for_as_long_as_gpus_were_kept_for_it_in_vain(
     found = patience(*kept)
     found.begin({GANG}, (START + at) * SECOND)
     assert found.rests(GANG) is rests
-    assert found.any_rests() is rests
 
 
 @pytest.mark.parametrize(("kept", "waited", "has"), [([], 100, False), ([], 101, True), ([(0, 300)], 301, False)])
@@ -52,6 +51,19 @@ def test_a_gang_waits_before_gpus_are_kept_for_it(kept: list[tuple[int, int]], w
     found = patience(*kept)
     found.begin({GANG}, (START + waited) * SECOND)
     assert found.has_waited(GANG, START) is has
+
+
+def test_a_new_leader_goes_on_with_the_time_that_the_reservations_tell() -> None:
+    found = patience()
+    found.begin({GANG}, START * SECOND)
+    found.kept_in_vain(GANG, (START - KEEP + 10) * SECOND)
+    for second, rests in ((5, False), (10, True), (9 + KEEP, True), (10 + KEEP, False)):
+        found.begin({GANG}, (START + second) * SECOND)
+        assert found.rests(GANG) is rests
+        if not rests:
+            found.kept_in_vain(GANG, (START - KEEP + 10) * SECOND)
+    found.begin({GANG}, (START + 20 + KEEP) * SECOND)
+    assert not found.rests(GANG), "what was before a rest is not counted again"
 
 
 def test_of_gangs_that_are_gone_nothing_is_remembered() -> None:

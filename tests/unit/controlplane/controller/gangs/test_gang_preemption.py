@@ -317,3 +317,15 @@ async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
     bench.ends(*evicted)
     await bench.write()
     assert (await bench.write()).gates
+
+
+@pytest.mark.anyio
+async def test_an_eviction_that_is_refused_wakes_the_next_round() -> None:
+    """It may choose others, or give the places up, and does not wait until something else changes."""
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    bench.cluster.refused = set(bench.cluster.pods)
+    woken = bench.woken
+    await bench.write()
+    assert (bench.cluster.evicted, bench.woken > woken) == ([], True)

@@ -1,14 +1,12 @@
 """Files of the agent that a failing disk has damaged."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from gputile.node.agent.answers import LIMITS_FILE, Limits
-from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, StateError
-from gputile.node.agent.files.checkpoint import Checkpoint
+from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, NodeFiles, StateError
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
 from gputile.node.gateway.link import NodeLock
@@ -48,31 +46,8 @@ def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     """It names pods, and other users may pass through the directory."""
     files = files_in(tmp_path)
     (tmp_path / "state" / "checkpoint.json").touch(0o644)
-    files.save(Checkpoint(mode="cgpu", unit_mib=128))
+    files.save(Checkpoint())
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("before", [*ODD, "nothing"])
-@pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_checkpoint_is_put_aside(tmp_path: Path, kind: str, before: str) -> None:
-    """Whatever an earlier one has left aside; the next checkpoint is written and read."""
-    files = files_in(tmp_path)
-    ODD[kind](tmp_path / "state" / "checkpoint.json")
-    if before != "nothing":
-        ODD[before](tmp_path / "state" / "checkpoint.damaged")
-    assert files.load() is None
-    saved = Checkpoint(mode="cgpu", unit_mib=128)
-    files.save(saved)
-    assert files.load() == saved
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_a_checkpoint_is_written_whatever_has_come_into_its_place(tmp_path: Path, kind: str) -> None:
-    files = files_in(tmp_path)
-    ODD[kind](tmp_path / "state" / "checkpoint.json")
-    saved = Checkpoint(mode="cgpu", unit_mib=128)
-    files.save(saved)
-    assert files.load() == saved
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -99,15 +74,6 @@ def test_a_directory_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path
     ODD[kind](tmp_path / place)
     with pytest.raises(StateError, match=r"^the directory of the agent's state cannot be used: .*state"):
         files_in(tmp_path)
-
-
-def test_a_checkpoint_stays_where_the_next_one_cannot_be_written(tmp_path: Path) -> None:
-    files, saved = files_in(tmp_path), Checkpoint(mode="cgpu", unit_mib=128)
-    files.save(saved)
-    (tmp_path / "state" / f".checkpoint.json.{os.getpid()}").mkdir()  # where it would be written first
-    with pytest.raises(IsADirectoryError):
-        files.save(Checkpoint(mode="share", unit_mib=128))
-    assert files.load() == saved
 
 
 @pytest.mark.requirement("B1")

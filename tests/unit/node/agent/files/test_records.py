@@ -13,11 +13,10 @@ from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
-from gputile.node.agent.device_ids import encode
+from gputile.node.agent.device_ids import part_id
 from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.records import FILE_NAME, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.link import NodeLock
@@ -62,7 +61,7 @@ def test_what_is_no_file_tells_nothing_and_is_said_once(
 @pytest.mark.requirement("M4", "B1")
 def test_a_lost_record_is_made_anew_from_what_the_kubelet_has_written_down(tmp_path: Path) -> None:
     """The kubelet may lose its checkpoint next. No mirror takes what another pod has: anybody can write its text."""
-    ids, others = (tuple(encode(index, slot) for slot in range(2)) for index in range(2))
+    ids, others = (tuple(part_id(f"GPU-{index}", slot) for slot in range(2)) for index in range(2))
     static, other, forged = (known(name, container(mem=2)) for name in ("a", "b", "c"))
     here, records = Here(Mode.CGPU, other), records_in(tmp_path)
     for pod, says in ((static, "hash-of-a"), (forged, other.uid)):

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from gputile.api.usage_hour import HourLine, HourSample, PodHour
 from gputile.node.agent.status.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
 from gputile.support.listening import PortError
+from tests.conftest import HANGS_S
 
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -59,7 +60,7 @@ def test_who_asks_nothing_keeps_no_probe_waiting() -> None:
         for each in silent:
             each.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
         assert get(port, "/healthz") == (200, "ok\n")
-        silent[0].settimeout(20)
+        silent[0].settimeout(HANGS_S)
         assert silent[0].recv(1) == b""
 
 

@@ -19,12 +19,12 @@ from gputile.core.devices.gpu_health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_ids import part_id
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.node_resources import node_config_of
-from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
 from gputile.node.agent.status.metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage import GpuTimes
@@ -70,10 +70,10 @@ class Node:
         gpus = tuple(Gpu(i, f"GPU-{i}", 10240) for i in range(2))
         config = NodeConfig(Inventory(gpus, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
         self.state = AllocationState(Configuration(), config, DeviceTable())
-        resource, ids = (GPU_MEMORY, 4) if mode.shared else (WHOLE_GPU, 1)
+        resource = GPU_MEMORY if mode.shared else WHOLE_GPU
         parts = tuple(
             ContainerDevices(
-                name, Phase.APP, resource, tuple(f"g1-{n + 10 * i:05}" for n in range(ids)), f"{POD}-{name}"
+                name, Phase.APP, resource, memory_ids(10 * i) if mode.shared else ("GPU-1",), f"{POD}-{name}"
             )
             for i, name in enumerate(containers)
         )
@@ -81,7 +81,7 @@ class Node:
         pod = simple_pod("a", *asked)
         pod.metadata.uid = POD
         self.put(pod)
-        hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts, {1: "GPU-1"}))
+        hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts))
         self.monitor, self.usage, self.proc = Monitor(), UsageFiles(tmp_path / "usage"), tmp_path / "proc"
         self.usage.directory.mkdir()
         self.snapshots = Snapshots(self.state)
@@ -241,15 +241,14 @@ def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None
 
 
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
-    gpus = {1: "GPU-1"}
-    hold(node.state, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices, gpus))
+    hold(node.state, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices))
 
 
 OTHER = "11111111-4f0e-4a0a-9d3e-0d3c5a1b2c3d"
 
 
 def memory_ids(first: int, count: int = 4) -> tuple[str, ...]:
-    return tuple(f"g1-{number:05}" for number in range(first, first + count))
+    return tuple(part_id("GPU-1", number) for number in range(first, first + count))
 
 
 def test_a_pod_made_anew_under_its_name_has_one_series(tmp_path: Path) -> None:
@@ -321,12 +320,12 @@ def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path
     effective = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.MIG)
     node.state.node_config = node_config_of(machine, Health(), effective, "", "")
     release(node.state, POD)
-    for uid, name, ids in ((POD, "a", ("g1-00100", "g1-00200")), (OTHER, "b", ("g1-00300",))):
+    for uid, name, ids in ((POD, "a", ("MIG-1", "MIG-2")), (OTHER, "b", ("MIG-3",))):
         pod = simple_pod(name, container("main", asks={PROFILE: len(ids)}))
         pod.metadata.uid = uid
         node.put(pod)
         devices = ContainerDevices("main", Phase.APP, PROFILE, ids, f"{uid}-main")
-        hold(node.state, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,), {}))
+        hold(node.state, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,)))
         node.process(len(ids), f"0::/kubepods/pod{uid}/{'ab' * 32}\n")
     processes = (GpuProcess(2, "MIG-1", 100 * MIB), GpuProcess(2, "MIG-2", 10 * MIB), GpuProcess(1, "MIG-3", 7 * MIB))
     node.monitor.readings = (GpuReading("GPU-1", used=200 * MIB, processes=processes),)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from gputile.api.usage_hour import HourSample
 from gputile.api.well_known import Mode
 from gputile.kube.client import Attempts, Connection
-from gputile.node.agent.pod_devices import PodContainer
+from gputile.node.agent.device_table import PodContainer
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.status.usage import ContainerUse, GpuTimes, UsageHour
 from gputile.node.agent.time_shares import TimeUsed

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import httpx2 as httpx
 import msgspec
 from aiohttp import web
+from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
 from gputile.support.http_server import Server, holding
-from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
 if TYPE_CHECKING:
     from tests.localcluster.controlplane import ControlPlane
@@ -68,6 +68,7 @@ class IdleExtender:
         self._api = api
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one call of kube-scheduler."""
         status, answer = await self._answer(request.path, await request.content.read())
         return web.Response(status=status, body=answer, content_type="application/json")
 
@@ -104,7 +105,7 @@ def start_idle_extender(plane: "ControlPlane", *, name: str = "idle-extender", b
         identity = plane.identity("system:kube-scheduler")
         command += [f"--api={plane.url}", f"--ca={plane.ca}"]
         command += [f"--certificate={identity.certificate}", f"--key={identity.key}"]
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent
     return plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
 
 

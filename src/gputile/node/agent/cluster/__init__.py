@@ -1,1 +1,0 @@
-"""Talks to the API server: what the agent reads there and writes."""

@@ -1,0 +1,333 @@
+"""Says on the node what it advertises and what is wrong with it, with an event beside what is new.
+
+``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent said of a node whose GPUs are gone. A
+resting agent reads and writes nothing; it runs this until it has succeeded once, so that a node without GPUs does not
+go on as one with (U11).
+
+One strategic merge patch of the node's ``status`` subresource carries it all, as the kubelet's own patches do: the
+API server takes labels and annotations there too, and conditions merge by their type, so that nobody else's is lost.
+
+The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` hold one
+value, so they are there only where it is true of every GPU (C1, C3). Every model has a label of its own beside them, on
+any node: ``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is found by
+``model.gputile.io/Tesla-T4 Exists``, and avoided by ``DoesNotExist``.
+"""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, decode
+from gputile.api.core import Node, NodeCondition, ObjectReference, changed_conditions, node_condition
+from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy
+from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import (
+    CONDITION_PREFIX,
+    GPU_COUNT,
+    HANDOVER_ANNOTATION,
+    INVENTORY_ANNOTATION,
+    LEGACY_MODEL_LABEL,
+    MODEL_COUNT_PREFIX,
+    MODEL_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    PLACEMENT_LABEL,
+    PLACEMENTS,
+    SHARING_LABEL,
+    TIME_POLICY_LABEL,
+    Mode,
+)
+from gputile.api.wording import nearest
+from gputile.core.devices.gpu_health import Health
+from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
+from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.config import load_access
+from gputile.kube.errors import KubeError, NotFound
+from gputile.node.agent.advertise import inventory_for_scheduler
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.node_resources import MachineSeen
+from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
+
+_SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
+
+
+def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    counts = Counter(model_label_value(gpu.model) for gpu in gpus)
+    return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
+
+
+def is_ours(label: str) -> bool:
+    """Return whether ``label`` is one that the agent sets, and removes where it is no longer true."""
+    return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
+
+
+# As with the pressure conditions of the kubelet, "True" is the bad news.
+
+
+def driver_condition(machine: ProbedMachine) -> NodeCondition:
+    if machine.down is not None:
+        return node_condition(ConditionType.DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
+    major, minor = machine.cuda
+    text = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.gpus)} GPUs"
+    return node_condition(ConditionType.DRIVER_PROBLEM, "False", ConditionReason.DRIVER_ANSWERS, text)
+
+
+def gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
+    """Return whether all GPUs and MIG instances are healthy and could be read."""
+    kind = ConditionType.CARD_PROBLEM
+    unhealthy = [
+        f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
+        for gpu in machine.gpus
+        for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
+        if uuid in health.reasons
+    ]
+    messages = unhealthy + [problem.message for problem in machine.problems]
+    if messages:
+        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else machine.problems[0].reason
+        return node_condition(kind, "True", reason, "; ".join(messages))
+    if machine.down is not None:
+        return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
+    return node_condition(kind, "False", ConditionReason.CARDS_HEALTHY, f"{len(machine.gpus)} GPUs are healthy")
+
+
+def other_plugin_condition(evidence: str | None) -> NodeCondition:
+    kind = ConditionType.OTHER_DEVICE_PLUGIN
+    if evidence is None:
+        text = "no other device plugin serves GPUs here"
+        return node_condition(kind, "False", ConditionReason.NONE_FOUND, text)
+    text = (
+        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
+        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
+    )
+    return node_condition(kind, "True", ConditionReason.OTHER_PLUGIN_FOUND, text)
+
+
+def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
+    """Return whether MIG is as the node's label asks for (G3)."""
+    kind, wanted = ConditionType.MIG_PROBLEM, effective_mode.sharing is Sharing.MIG
+    split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
+    if wanted and not split:
+        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
+        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
+        text = f"the node is to offer MIG instances: {remedy}"
+        return node_condition(kind, "True", ConditionReason.NO_MIG_INSTANCES, text)
+    if wanted and (bare := [gpu for gpu in split if not gpu.instances]):
+        text = f"{_names(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
+        return node_condition(kind, "True", ConditionReason.NO_MIG_INSTANCES, text)
+    if split and not wanted:
+        text = f"{_names(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
+        return node_condition(kind, "True", ConditionReason.MIG_NOT_OFFERED, text)
+    return node_condition(kind, "False", ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for")
+
+
+def _names(gpus: Sequence[ProbedGpu]) -> str:
+    return ", ".join(f"GPU {gpu.index}" for gpu in gpus)
+
+
+def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
+    kind = ConditionType.MPS_PROBLEM
+    if effective_mode.mode is Mode.MPS and problem is not None:
+        return node_condition(kind, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
+    return node_condition(kind, "False", ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing")
+
+
+def time_condition(labels: Mapping[str, str]) -> NodeCondition:
+    kind = ConditionType.TIME_POLICY_REFUSED
+    try:
+        parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
+    except GpuTimePolicyError as error:
+        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
+        return node_condition(kind, "True", ConditionReason.INVALID_LABEL, text)
+    text = "the node's label names a policy of GPU time, or there is none"
+    return node_condition(kind, "False", ConditionReason.VALID, text)
+
+
+def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
+    kind, placement = ConditionType.PLACEMENT_REFUSED, labels.get(PLACEMENT_LABEL)
+    if placement is not None and placement not in PLACEMENTS:
+        valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
+        return node_condition(kind, "True", ConditionReason.INVALID_LABEL, text)
+    text = "the node's label names a way of placement, or there is none"
+    return node_condition(kind, "False", ConditionReason.VALID, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none.
+
+    ``opened`` says that no exchange of agents keeps the node closed any more. ``shared_gpus`` is how many GPUs share
+    their memory, None where another device plugin may say so.
+    """
+
+    labels: Mapping[str, str]
+    inventory: str | None
+    conditions: tuple[NodeCondition, ...] = ()
+    opened: bool = False
+    shared_gpus: int | None = None
+
+
+def wanted_status(
+    state: AllocationState, seen: MachineSeen, mps_problem: str | None, *, opened: bool = False
+) -> Wanted:
+    """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more.
+
+    ``mps_problem`` says why mode ``mps`` cannot be served, None if it can or another mode is in force.
+    """
+    inventory, told = inventory_for_scheduler(state), state.advertised
+    return Wanted(
+        labels=node_labels(state.node_config.inventory.gpus),
+        inventory=encode_inventory(inventory) if inventory is not None else None,
+        conditions=(
+            driver_condition(seen.machine),
+            gpu_condition(seen.machine, seen.health),
+            *told.decided.conditions,
+            other_plugin_condition(told.other_plugin),
+            mig_condition(seen.machine, told.decided.effective_mode),
+            mps_condition(told.decided.effective_mode, mps_problem),
+            time_condition(state.labels),
+            placement_condition(state.labels),
+        ),
+        opened=opened,
+        shared_gpus=_shared_gpus(state),
+    )
+
+
+def _shared_gpus(state: AllocationState) -> int | None:
+    """Return how many GPUs share their memory here; None where another plugin, gpushare's say, counts them."""
+    if state.advertised.other_plugin is not None:
+        return None
+    config = state.node_config
+    return len(config.inventory.gpus) if config.mode.shared and config.withheld is None else 0
+
+
+def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
+    """Return the strategic merge patch that makes ``current`` say what is ``wanted``; None if it does already."""
+    have = current.metadata.labels
+    labels: dict[str, str | None] = {key: value for key, value in wanted.labels.items() if have.get(key) != value}
+    labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    annotations: dict[str, str | None] = {}
+    if current.metadata.annotations.get(INVENTORY_ANNOTATION) != wanted.inventory:
+        annotations[INVENTORY_ANNOTATION] = wanted.inventory
+    if wanted.opened and HANDOVER_ANNOTATION in current.metadata.annotations:
+        annotations[HANDOVER_ANNOTATION] = None
+    if annotations:
+        metadata["annotations"] = annotations
+    conditions = changed_conditions(current.status.conditions, wanted.conditions, now)
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    status: dict[str, Any] = {"conditions": conditions} if conditions else {}
+    if wanted.shared_gpus is not None:
+        status |= _count_changed(current, str(wanted.shared_gpus))
+    if status:
+        patch["status"] = status
+    return patch or None
+
+
+def farewell_patch(current: Node) -> dict[str, Any] | None:
+    """Return the strategic merge patch that removes what an agent has said of the node; None where none has.
+
+    The condition of a silent agent is the controller's. Labels of a node that no agent has spoken of are others'.
+    """
+    spoken = [
+        condition.type
+        for condition in current.status.conditions
+        if condition.type.startswith(CONDITION_PREFIX) and condition.type != ConditionType.AGENT_SILENT
+    ]
+    inventory = INVENTORY_ANNOTATION in current.metadata.annotations
+    if not spoken and not inventory:
+        return None
+    labels = {key: None for key in current.metadata.labels if is_ours(key)}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    if inventory:
+        metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    status = _count_changed(current, None) if inventory else {}
+    if spoken:
+        status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
+    if status:
+        patch["status"] = status
+    return patch
+
+
+def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
+    """Return what makes the node's resources say how many GPUs share their memory; None removes it (B9).
+
+    The kubelet leaves alone what it does not manage, but copies the capacity into the allocatable only now and then.
+    """
+    resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
+    return {name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count}
+
+
+_WARNING: Final = "Warning"
+
+
+async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
+    """Write what is ``wanted`` where ``node`` says otherwise; return whether it did.
+
+    Raises:
+        KubeError: it cannot be written.
+    """
+    about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
+    before = {condition.type: condition for condition in node.status.conditions}
+    for condition in wanted.conditions:
+        kind = _news(before.get(condition.type), condition)
+        if kind == _WARNING:
+            cluster.record(about, condition.reason, condition.message, _WARNING)
+        elif kind:
+            cluster.record(about, condition.reason, condition.message)
+    patch = node_patch(node, wanted, now)
+    if patch is None:
+        return False
+    await cluster.patch_node(patch)
+    return True
+
+
+def _news(old: NodeCondition | None, new: NodeCondition) -> str:
+    """Return the type of the event for a condition: where it turns bad or says something new, or turns good again."""
+    if new.status == "True" and (old is None or old.message != new.message):
+        return _WARNING
+    return "Normal" if new.status == "False" and old is not None and old.status == "True" else ""
+
+
+async def leave(settings: AgentSettings) -> str:
+    """Remove from the node what an agent said of it; return what was done.
+
+    Raises:
+        KubeError: the node cannot be read or written.
+    """
+    path = f"/api/v1/nodes/{settings.node_name}"
+    async with Connection(load_access(settings.kubeconfig, settings.context)) as connection:
+        try:
+            node = decode(await connection.get(path), NODE)
+        except NotFound:
+            return ""
+        patch = farewell_patch(node)
+        if patch is None:
+            return ""
+        await connection.patch(f"{path}/status", msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
+        return "removed what an agent had said of GPUs that are gone"
+
+
+def main() -> None:
+    """Remove it; exit with 1 where that is to be tried again."""
+    try:
+        done = asyncio.run(leave(decode_settings(sys.argv[1])))
+    except (KubeError, ConversionError) as error:
+        sys.exit(f"what an agent said of this node is still there: {error}")
+    if done:
+        sys.stderr.write(f"{done}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""The kubelet's side of its gRPC services: generated, and used by the fakes of kubelets alone."""

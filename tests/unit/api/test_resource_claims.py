@@ -1,0 +1,109 @@
+"""The slim objects read claims as the API server stores them, and write slices that it accepts."""
+
+import msgspec
+import pytest
+
+from gputile.api.core import Pod
+from gputile.api.resource_claims import (
+    AllocatedDevice,
+    CapacityPolicy,
+    CapacityRange,
+    DeviceAttribute,
+    DeviceCapacity,
+    ResourceClaim,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+    claims_of,
+    device_name,
+    gpu_index,
+    slice_body,
+)
+
+CLAIM = b"""{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+ "metadata": {"name": "c", "namespace": "b", "uid": "u", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+ "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gputile-share",
+   "allocationMode": "ExactCount", "count": 1, "capacity": {"requests": {"memory": "8Gi"}}}}]}},
+ "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "v"}, {"resource": "podgroups", "name": "g"}],
+  "allocation": {"allocationTimestamp": "2030-01-01T00:00:00Z",
+   "nodeSelector": {"nodeSelectorTerms": [{"matchFields": []}]},
+   "devices": {"results": [
+    {"request": "nic", "driver": "net.example.com", "pool": "node-b", "device": "eth0"},
+    {"request": "gpu", "driver": "gpu.gputile.io", "pool": "node-b", "device": "gpu-1", "shareID": "s",
+     "consumedCapacity": {"cores": "100", "memory": "8Gi", "pods": "1"}}]}}}}"""
+
+
+def test_a_claim_tells_what_it_asks_for_and_what_of_gputile_it_got() -> None:
+    claim = msgspec.json.decode(CLAIM, type=ResourceClaim)
+    assert claim.key == "b/c"
+    (request,) = claim.spec.devices.requests
+    assert request.exactly is not None
+    assert request.exactly.capacity is not None
+    assert request.exactly.capacity.requests == {"memory": "8Gi"}
+    (gpu,) = claim.gpus
+    assert (gpu.pool, gpu_index(gpu.device), gpu.mib, gpu.percent, gpu.share_id) == ("node-b", 1, 8192, 100, "s")
+    assert [each.name for each in claim.pods] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "mib"), [("1Mi", 1), ("1048577", 2), ("500m", 1), ("0", 0), ("-1Gi", 0), ("lots", 0), (2**30, 1024)]
+)
+def test_memory_is_counted_in_mib_and_never_too_little(memory: str | int, mib: int) -> None:
+    assert AllocatedDevice(consumed_capacity={"memory": memory}).mib == mib
+
+
+def test_a_device_is_named_after_the_index_of_its_gpu() -> None:
+    assert [gpu_index(device_name(index)) for index in (0, 7, 63)] == [0, 7, 63]
+    assert [gpu_index(name) for name in ("gpu-", "gpu--1", "gpu-1x", "nic-1", "1", "gpu-1000")] == [-1] * 6
+
+
+def test_a_slice_is_written_with_its_kind_and_every_zero() -> None:
+    policy = CapacityPolicy(default="24Gi", valid_range=CapacityRange(min="1Mi", max="24Gi", step="1Mi"))
+    gpu = SliceDevice(
+        name="gpu-0",
+        attributes={"index": DeviceAttribute(int_value=0), "shared": DeviceAttribute(bool_value=False)},
+        capacity={"memory": DeviceCapacity(value="24Gi", request_policy=policy)},
+        allow_multiple_allocations=True,
+    )
+    pool = ResourcePool(name="node-b")
+    spec = ResourceSliceSpec(driver="gpu.gputile.io", pool=pool, node_name="node-b", devices=(gpu,))
+    found = ResourceSlice(spec=spec)
+    found.metadata.name = "node-b-gpu"
+    assert slice_body(found) == {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "node-b-gpu"},
+        "spec": {
+            "driver": "gpu.gputile.io",
+            "nodeName": "node-b",
+            "pool": {"name": "node-b", "generation": 0, "resourceSliceCount": 1},
+            "devices": (
+                {
+                    "name": "gpu-0",
+                    "allowMultipleAllocations": True,
+                    "attributes": {"index": {"int": 0}, "shared": {"bool": False}},
+                    "capacity": {
+                        "memory": {
+                            "value": "24Gi",
+                            "requestPolicy": {
+                                "default": "24Gi",
+                                "validRange": {"min": "1Mi", "max": "24Gi", "step": "1Mi"},
+                            },
+                        }
+                    },
+                },
+            ),
+        },
+    }
+    assert msgspec.json.decode(msgspec.json.encode(slice_body(found)), type=ResourceSlice) == found
+
+
+def test_a_pod_names_its_claims_and_those_that_were_made_for_it() -> None:
+    pod = msgspec.json.decode(
+        b"""{"spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "mine"},
+         {"name": "b", "resourceClaimTemplateName": "t"}, {"name": "c", "resourceClaimTemplateName": "t"}]},
+         "status": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "p-b-x7"}, {"name": "d"}]}}""",
+        type=Pod,
+    )
+    assert claims_of(pod) == ["mine", "p-b-x7"]

@@ -1,0 +1,96 @@
+"""Which nodes a pod with claims may go to, and which of them is the best."""
+
+from typing import Any
+
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.well_known import HANDOVER_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.ledger.events import ClaimApplied, NodeApplied, PodApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.pod_filter import filter_pod
+from tests.fakes.claims import claim, pod_with_claims, result
+from tests.fakes.corebuilders import gpu_node, ledger_of, pod, request_of
+
+pytestmark = pytest.mark.requirement("B8")
+
+
+def ranks(ledger: Ledger, *names: str, **asked: Any) -> list[int]:
+    ledger.apply(ClaimApplied(claim("mine", **asked)))
+    return rank_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), names)
+
+
+def test_a_node_is_ranked_by_the_first_gpu_that_fits_and_not_by_the_best() -> None:
+    """On node a the share would go to an empty GPU, although another would be filled by it."""
+    ledger = ledger_of(*(gpu_node(name, mode="cgpu", sizes=(8192, 8192), claims=True) for name in ("a", "b")))
+    ledger.apply(ClaimApplied(claim("x", result("a", 1, memory="4Gi"), memory="4Gi")))
+    ledger.apply(ClaimApplied(claim("y", result("b", 0, memory="4Gi"), memory="4Gi")))
+    assert ranks(ledger, "a", "b", memory="4Gi") == [8, 10]
+
+
+def test_without_a_request_for_compute_a_share_takes_all_of_it_where_the_node_counts_it() -> None:
+    ledger = ledger_of(
+        gpu_node("memory", mode="cgpu", sizes=(8192,), claims=True),
+        gpu_node("both", mode="core_mem", sizes=(8192,), claims=True),
+        gpu_node("used", mode="core_mem", sizes=(8192,), claims=True),
+    )
+    ledger.apply(ClaimApplied(claim("x", result("used", 0, memory="1Gi", cores="5"), memory="1Gi")))
+    found = ranks(ledger, "memory", "both", "used", memory="4Gi")
+    assert found[2] == 0
+    assert min(found[:2]) >= 9
+
+
+def test_extended_resources_and_claims_are_served_by_different_nodes() -> None:
+    ledger = ledger_of(gpu_node("a", mode="cgpu"), gpu_node("b", mode="cgpu", claims=True), gpu_node("c", claims=True))
+    assert ranks(ledger, "a", "b", "c", memory="4Gi") == [0, 10, 0]
+    found = filter_pod(PlacementEngine(ledger), pod("p", mem=4), ["a", "b"], 0).nodes
+    assert found.feasible == ["a"]
+    assert found.unresolvable == {"b": "b: it gives its GPUs by claims; the pod asks by extended resources"}
+    whole = filter_pod(PlacementEngine(ledger), pod("q", asks={"nvidia.com/gpu": 1}), ["c"], 0).nodes
+    assert whole.feasible == []
+
+
+@pytest.mark.parametrize("asked", [{"memory": "0"}, {"devices": "gputile-gpu", "request": {"adminAccess": True}}])
+def test_a_claim_that_breaks_a_rule_is_left_to_kube_scheduler_and_told_of(asked: dict[str, Any]) -> None:
+    ledger = ledger_of(gpu_node("a", mode="cgpu", claims=True))
+    assert ranks(ledger, "a", **asked) == [0]
+    verdict = filter_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), ["a"])
+    assert verdict.nodes.feasible == ["a"]
+    assert verdict.invalid is not None
+    assert verdict.invalid.startswith("claim mine: ")
+
+
+def test_a_claim_that_is_allocated_asks_for_nothing_more() -> None:
+    ledger = ledger_of(*(gpu_node(name, mode="cgpu", claims=True) for name in ("a", "b")))
+    ledger.apply(ClaimApplied(claim("mine", result("a", 1, memory="4Gi"), memory="4Gi")))
+    engine = PlacementEngine(ledger)
+    assert rank_pod_with_claims(engine, pod_with_claims("p", "mine", "unknown"), ["a", "b"]) == [0, 0]
+
+
+def test_closed_nodes_and_reserved_gpus_are_refused_and_unknown_nodes_are_not() -> None:
+    """An inventory may come after the slice; what no gputile has reported it has nothing against."""
+    closed = gpu_node("closed", mode="cgpu", claims=True)
+    closed.metadata.annotations[HANDOVER_ANNOTATION] = "1"
+    ledger = ledger_of(
+        closed,
+        gpu_node("open", mode="cgpu", claims=True),
+        gpu_node("kept", mode="cgpu"),
+        configuration=Configuration(admission=AdmissionConfiguration(gangs=True)),
+    )
+    engine = PlacementEngine(ledger)
+    waiting = pod("gang-0", mem=4)
+    decision = engine.decide(request_of(waiting), "kept", 0)
+    assert isinstance(decision, Decision)
+    kept = Reservation(plan="g", size=1, pods=1, node="kept", allocation=decision.allocation, expires_ns=10**18)
+    waiting.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(kept)
+    ledger.apply(PodApplied(waiting))
+    ledger.apply(NodeApplied(gpu_node("kept", mode="cgpu", claims=True)))  # before the reservation has ended
+    found = filter_pod_with_claims(engine, pod_with_claims("p"), ["closed", "open", "kept", "new"]).nodes
+    assert found.feasible == ["open", "new"]
+    assert found.refused == {
+        "closed": "closed: its agent is being exchanged; it takes GPU pods again in a moment",
+        "kept": "kept: its GPUs are reserved for pod default/gang-0",
+    }
