@@ -3,7 +3,6 @@
 import sys
 import time
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,7 +85,10 @@ def top(
     of_namespace = "" if all_namespaces else namespace
     found = _answer(state, sort, looks, of_namespace, twice=not live)
     if live:
-        again = partial(_look_again, state, source, sort, looks, of_namespace)
+
+        def again() -> "TopAnswer":
+            return _answer(state.again(source), sort, looks, of_namespace, twice=False)
+
         watched(found, again, lambda each: _show(each, of, looks, lines() if redraws() else None), redraw=True)
     elif output.is_data:
         write_data(found, output)
@@ -102,12 +104,6 @@ def _looks(source: Source) -> "UsageLooks | None":
     from gputile.cli.reads.agent_usage import UsageLooks
 
     return UsageLooks(source.reach, source.installed_in)
-
-
-def _look_again(
-    state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None", namespace: str
-) -> "TopAnswer":
-    return _answer(state.again(source), order, looks, namespace, twice=False)
 
 
 def _answer(

@@ -60,7 +60,7 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
 
 
-class VictimAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """A pod that leaves for pods of higher priority; ``node`` is null where it loses a reservation only."""
 
     namespace: Annotated[str, described("The pod's namespace.")]

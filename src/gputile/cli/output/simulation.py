@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gputile.api.well_known import Mode
     from gputile.core.devices.allocation import Allocation
     from gputile.tools.simulator.outcomes import Advice, ToldOutcome
-    from gputile.tools.simulator.preemption import Victim
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import PodOutcome, Simulation
     from gputile.tools.simulator.what_if import Fit
@@ -301,7 +300,12 @@ def simulate_answer(result: SimulationResult, other: SimulationResult | None) ->
     """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
-        answer = msgspec.structs.replace(answer, preempted=[_victim(each) for each in result.simulation.victims])
+        victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)
+        preempted = [
+            VictimAnswer(meta.namespace, meta.name, spec.priority or 0, spec.node_name or None, list(preemptors))
+            for meta, spec, preemptors in victims
+        ]
+        answer = msgspec.structs.replace(answer, preempted=preempted)
     if result.before is not None:
         answer = msgspec.structs.replace(answer, before=list(result.before))
     if other is None:
@@ -309,17 +313,6 @@ def simulate_answer(result: SimulationResult, other: SimulationResult | None) ->
     decisions, fit = _decisions(other), _fit(other)
     compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
     return msgspec.structs.replace(answer, compared=compared)
-
-
-def _victim(victim: "Victim") -> VictimAnswer:
-    pod = victim.pod
-    return VictimAnswer(
-        namespace=pod.metadata.namespace,
-        pod=pod.metadata.name,
-        priority=pod.spec.priority or 0,
-        node=pod.spec.node_name or None,
-        preemptors=list(victim.preemptors),
-    )
 
 
 def _fit(result: SimulationResult) -> FitAnswer | UnsetType:
@@ -364,34 +357,29 @@ def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
 
 def simulate_html(result: SimulationResult) -> str:
     """Return the page of a simulation: its nodes, and for each pod without a place why it has none."""
+    from gputile.tools.simulator.outcomes import pods_after
     from gputile.tools.web.assets import html_file
     from gputile.tools.web.records import FeedStatus, PageAnswer
-    from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
+    from gputile.tools.web.state import PageState
 
-    simulation, scenario = result.simulation, result.scenario
-    ledger, configuration = simulation.ledger, simulation.configuration
-    objects = {node.metadata.name: node for node in scenario.nodes}
-    there = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
-    pods = {pod.metadata.uid: pod for pod in there}
-    on_instances: dict[str, list[Pod]] = {}
-    for pod in scenario.bound:
-        if not pod.finished and instances_of_pod(pod):
-            on_instances.setdefault(pod.spec.node_name, []).append(pod)
-    tiles = [
-        node_tile(ledger, row, objects.get(info.name), pods, on_instances.get(info.name, ()))
-        for row, info in ledger.nodes()
-    ]
-    refused = [(pending_pod(each.pod, configuration), each.reason) for each in result.outcomes if each.node is None]
-    waiting = [pending_pod(pod, configuration) for pod in scenario.waiting]
-    pending = [msgspec.structs.replace(pod, waits=reason) for pod, reason in refused if pod is not None]
+    refused = [outcome for outcome in result.outcomes if outcome.node is None]
+    reasons = {outcome.pod.key: outcome.reason for outcome in refused}
+    there = pods_after(result.scenario, result.outcomes, result.simulation)
+    state = PageState(result.simulation.configuration)
+    state.time_passed(time.time_ns())
+    state.nodes_replaced(result.scenario.nodes)
+    state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
+    state.take_difference()
+    page = state.page
+    pending = [msgspec.structs.replace(pod, waits=reasons.get(key, pod.waits)) for key, pod in page.pending.items()]
     return html_file(
         PageAnswer(
             epoch="",
             revision=0,
             cluster="simulation",
-            unit_mib=configuration.unit_mib,
+            unit_mib=state.configuration.unit_mib,
             status=FeedStatus(),
-            nodes=[tile for tile in tiles if tile is not None],
-            pending=[*pending, *(pod for pod in waiting if pod is not None)],
+            nodes=list(page.nodes.values()),
+            pending=pending,
         )
     )

@@ -126,11 +126,7 @@ def advice(
     than free capacity. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
-    gone = {victim.pod.metadata.uid for victim in simulation.victims}
-    there = [
-        *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
-        *(_bound(each, each.node) for each in outcomes if each.node is not None),
-    ]
+    there = pods_after(scenario, outcomes, simulation)
     asked = Counter(workload_of(each.pod) for each in outcomes)
     placed = Counter(workload_of(each.pod) for each in outcomes if each.node is not None)
     found: dict[str, Advice] = {}
@@ -153,6 +149,15 @@ def advice(
             changes.append(Remedy(f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}", []))
         found[pod.metadata.uid] = Advice(nodes, changes)
     return found
+
+
+def pods_after(scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation) -> list[Pod]:
+    """Return the pods that are there after a simulation, as an API server has them; none without a place."""
+    gone = {victim.pod.metadata.uid for victim in simulation.victims}
+    return [
+        *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
+        *(_bound(each, each.node) for each in outcomes if each.node is not None),
+    ]
 
 
 def _bound(outcome: PodOutcome, node: str) -> Pod:
