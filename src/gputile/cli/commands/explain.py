@@ -118,7 +118,7 @@ def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
     hint = f"; there is {alike[0]}" if alike else nearest(name, names)
     if live is not None and not alike:
         from gputile.cli.reads.live_cluster import read_failed_creations
-        from gputile.tools.views.creation_refusals import creation_refusal
+        from gputile.tools.simulator.explanation import creation_refusal
 
         why = creation_refusal(name, read_failed_creations(live, namespace))
         hint = f": {why}" if why is not None else hint

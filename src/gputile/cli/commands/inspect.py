@@ -94,8 +94,6 @@ def inspect(options: InspectOptions) -> None:
         Reach(options.kubeconfig, options.context, options.request_timeout),
         options.installed_in,
     )
-    if options.watch and source.read_once is not None:
-        fail(f"--watch: {source.read_once} can be read only once; name a file")
     state = read_state(source)
 
     def show(found: _Shown) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
-from gputile.api.wording import shown
 from gputile.cli.options.common import takes
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.options.simulation import SimulateOptions, Switch, Validation
@@ -63,7 +62,6 @@ def simulate(options: SimulateOptions) -> None:
     elif options.validate is not Validation.SERVER:
         options.reach.not_used()
     scenario = _read(options, live, given)
-    _note_other_namespaces(options, scenario)
     configuration = _as_asked(_configuration(scenario, live, given), options)
     _add_nodes(options, scenario, configuration)
     intake = _intake(options, configuration)
@@ -155,18 +153,6 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
         fail(str(error), BAD_INPUT)
 
 
-def _note_other_namespaces(options: SimulateOptions, scenario: "Scenario") -> None:
-    """Say which objects name another namespace than the command line: kubectl refuses them, Helm takes them."""
-    from gputile.tools.simulator.manifests import Note
-
-    for manifest in scenario.manifests if options.namespace else ():
-        metadata = manifest.body.get("metadata")
-        named = metadata.get("namespace") if isinstance(metadata, dict) else None
-        if isinstance(named, str) and named != options.namespace and not manifest.described:
-            said = f"kubectl apply -n {options.namespace} refuses it, as it is in the namespace {shown(named)}"
-            scenario.notes.append(Note(said, manifest.origin))
-
-
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
     """Return how objects are taken in."""
     from gputile.tools.simulator.admission import Admission
@@ -239,11 +225,8 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
 def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
     """Return the configuration for the scenario; say what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
-    from gputile.tools.simulator.scenario import switched_off
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
-    if live is None and (why := switched_off(scenario.nodes, configuration.features)):
-        fail(f"{why}: its agent would offer none", BAD_INPUT)
     if live is not None and isinstance(live.configuration, UnknownConfiguration):
         configuration = assumed(configuration, live.configuration.why)
     for kind, why in live.unlisted.items() if live is not None else ():

@@ -76,9 +76,7 @@ def top(
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
     if watch and (once or output.is_data):
         fail("--watch shows a table again and again: leave --once and -o out")
-    if watch and source.read_once is not None:
-        fail(f"--watch: {source.read_once} can be read only once; name a file")
-    once = once or source.read_once is not None
+    once = once or "-" in source.files
     state = read_state(source)
     live = watch or (not output.is_data and not once and sys.stdout is not None and sys.stdout.isatty())
     looks = _looks(source)

@@ -25,7 +25,6 @@ _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
-_BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
@@ -84,7 +83,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
 
             known, no_groups = await read_groups(connection)
             namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
-            budgets, no_budgets = await listed(connection, _BUDGETS, PodDisruptionBudget)
+            budgets, no_budgets = await read_budgets(connection)
             classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
             unlisted = {
                 "PodGroups": no_groups,
@@ -164,6 +163,11 @@ async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
     for each in listed.unreadable:
         groups.unreadable[each.namespace, each.name] = each.why
     return groups, None
+
+
+async def read_budgets(connection: Reading) -> tuple[list[PodDisruptionBudget] | None, str | None]:
+    """Return the PodDisruptionBudgets; None, and why, where they may not be listed."""
+    return await listed(connection, "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudget)
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:

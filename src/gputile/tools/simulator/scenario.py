@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gputile.api.config.v1alpha1 import Configuration, Features
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
-from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_MEMORY, PLACEMENT_LABEL, PLACEMENTS, TOPOLOGY_GPU
+from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.api.wording import nearest
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.ledger.node_info import unit_in_force
@@ -154,21 +154,6 @@ def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
-
-
-def switched_off(nodes: Iterable[Node], features: Features) -> str | None:
-    """Return which node offers what the configuration's ``features`` switch off, None where none does."""
-    for node in nodes:
-        offered = node.status.allocatable
-        for on, resource, feature in (
-            (features.sharing, GPU_MEMORY, "sharing"),
-            (features.topology, TOPOLOGY_GPU, "topology"),
-        ):
-            if not on and str(offered.get(resource, "0")) != "0":
-                return (
-                    f"node {node.metadata.name} offers {resource}, and the configuration has features.{feature}: false"
-                )
-    return None
 
 
 def _odd_labels(nodes: Iterable[Node]) -> list[str]:

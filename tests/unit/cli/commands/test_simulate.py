@@ -143,34 +143,3 @@ def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
     result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
     assert result.exit_code == 2
     assert "--tls-cert" in result.stderr
-
-
-def test_objects_of_another_namespace_than_the_options_are_told(tmp_path: Path) -> None:
-    """kubectl refuses them, Helm takes them."""
-    workload = write(tmp_path, "p.yaml", (POD % 4).replace("metadata: {", "metadata: {namespace: team, "))
-    command = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "-f", workload, "-n"]
-    other = run.invoke(app, [*command, "other"])
-    assert other.exit_code == 0
-    assert 'kubectl apply -n other refuses it, as it is in the namespace "team"' in other.stderr
-    assert run.invoke(app, [*command, "team"]).stderr == ""
-
-
-@pytest.mark.requirement("M13")
-@pytest.mark.parametrize(
-    ("mode", "feature", "resource"),
-    [("share", "sharing", "aliyun.com/gpu-mem"), ("topology", "topology", "aliyun.com/gpu")],
-)
-def test_a_node_offers_nothing_that_the_configuration_switches_off(
-    tmp_path: Path, mode: str, feature: str, resource: str
-) -> None:
-    """Its agent would not: both inputs contradict each other."""
-    head = "apiVersion: gputile.io/v1alpha1\nkind: Configuration\n"
-    cluster = write(tmp_path, "c.yaml", NODE.replace("mode: share", f"mode: {mode}"))
-    off = write(tmp_path, "off.yaml", f"{head}features: {{{feature}: false}}\n")
-    pods = write(tmp_path, "none.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: team}}")
-    refused = run.invoke(app, ["simulate", "--cluster", cluster, "--config", off, "-f", pods])
-    assert refused.exit_code == 2
-    said = f"node n offers {resource}, and the configuration has features.{feature}: false"
-    assert said in " ".join(refused.stderr.split())
-    on = write(tmp_path, "on.yaml", head)
-    assert run.invoke(app, ["simulate", "--cluster", cluster, "--config", on, "-f", pods]).exit_code == 0
