@@ -32,11 +32,12 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
+from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler
+from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.controlplane.controller.queues import UpdateQueue
@@ -107,13 +108,16 @@ class Bench:
         await self.rounds.run_round()
 
 
-class _Server:
+class _Server(ApiServerWriter):
     """The API server: it stores everything, and has no placeholders. No answer comes in the step that asks for it."""
+
+    def __init__(self) -> None:
+        pass
 
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
         pass
 
-    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
+    async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
         pass
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:

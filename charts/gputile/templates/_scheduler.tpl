@@ -32,6 +32,20 @@ extenders:
   - name: aliyun.com/gpu-mem
   - name: aliyun.com/gpu-core.percentage
   - name: aliyun.com/gpu
+{{- if .Values.features.claims }}
+# For pods with ResourceClaims, which admission brings here by an amount of 0: kube-scheduler allocates the GPUs itself, so
+# it goes on without the extender if that is away.
+- urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
+  filterVerb: filter-claims
+  prioritizeVerb: prioritize-claims
+  weight: 200
+  nodeCacheCapable: true
+  httpTimeout: 1s
+  ignorable: true
+  managedResources:
+  - name: gputile.io/claims
+    ignoredByScheduler: true
+{{- end }}
 {{- if .Values.scheduler.extender.ranksPodsWithoutGpus }}
 # For all pods: those without GPUs go to nodes where free GPUs need their CPU and memory least.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}

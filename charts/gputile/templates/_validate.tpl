@@ -11,6 +11,14 @@
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
 {{- end }}
+{{- if .Values.features.claims }}
+{{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "features.claims needs Kubernetes 1.34, and 1.36 for shares; this is %s: set features.claims=false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and .Values.agent.enabled (not .Values.agent.cdiDir) }}
+{{- fail "features.claims needs agent.cdiDir: a container gets the devices of its claims by CDI; set agent.cdiDir=/var/run/cdi, or features.claims=false" }}
+{{- end }}
+{{- end }}
 {{- if and .Values.autoscaling.enabled (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "autoscaling.enabled needs webhook.enabled and controller.enabled: the controller asks for nodes, the webhook keeps pods off node types that could never take them; enable both, or set autoscaling.enabled=false" }}
 {{- end }}

@@ -53,11 +53,18 @@ class StoredObject(WireObject):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
+class ContainerClaim(WireObject):
+    """core/v1 ResourceClaim: the claim of the pod that a container uses, by the pod's own name for it."""
+
+    name: str = ""
+
+
 class ResourceRequirements(WireObject):
     """core/v1 ResourceRequirements."""
 
     limits: ResourceList = {}
     requests: ResourceList = {}
+    claims: tuple[ContainerClaim, ...] = ()
 
 
 class ContainerPort(WireObject):

@@ -30,6 +30,7 @@ class EventReason(StrEnum):
     GPU_BOOKING_CORRECTED = "GpuBookingCorrected"
     GPU_FORGOTTEN = "GpuForgotten"
     GPU_MISSING = "GpuMissing"
+    CLAIM_NOT_PREPARED = "ClaimNotPrepared"
 
 
 class ConditionType(StrEnum):
@@ -44,6 +45,7 @@ class ConditionType(StrEnum):
     OTHER_DEVICE_PLUGIN = "gputile.io/OtherDevicePlugin"
     PLACEMENT_REFUSED = "gputile.io/PlacementRefused"
     TIME_POLICY_REFUSED = "gputile.io/TimePolicyRefused"
+    CLAIMS_REFUSED = "gputile.io/ClaimsRefused"
     AGENT_SILENT = "gputile.io/AgentSilent"
 
 
@@ -77,6 +79,8 @@ class ConditionReason(StrEnum):
     OTHER_PLUGIN_FOUND = "OtherPluginFound"
     NONE_FOUND = "NoneFound"
     VALID = "Valid"
+    CLAIMS_UNSUPPORTED = "ClaimsUnsupported"
+    CLAIMS_AS_ASKED = "ClaimsAsAsked"
     NO_AGENT = "NoAgent"
     INVENTORY_UNREADABLE = "InventoryUnreadable"
     NOTHING_OFFERED = "NothingOffered"

@@ -1,8 +1,10 @@
 """Shares the event loop: long lists are taken in turns, and requests several at once."""
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 SLICE_SECONDS = 0.005
@@ -19,6 +21,19 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
         if time.monotonic() >= ends:
             await asyncio.sleep(0)
             ends = time.monotonic() + SLICE_SECONDS
+
+
+@contextmanager
+def spared_by_garbage_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking a long list while it is taken in, and ever after: that holds the loop."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 Answer = TypeVar("Answer")

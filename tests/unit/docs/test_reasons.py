@@ -15,6 +15,8 @@ _CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPUReq
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
 _NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/protocols")
 _WORDS = {"EventSet", "GetDevicePluginOptions", "GetPreferredAllocation", "ListAndWatch", "PreStartContainer"}
+_WORDS |= {"GetInfo", "NodePrepareResources", "NodeUnprepareResources", "NodeWatchResources"}
+_WORDS |= {"NotifyRegistrationStatus"}
 _WORDS |= {"DoesNotExist", "NoExecute", "NoSchedule", "NotIn", "RuntimeDefault", "StartResponse"}
 
 

@@ -90,6 +90,10 @@ class Features(Section, frozen=True):
         described("Whether nodes may be switched to parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."),
     ] = True
     topology: Annotated[bool, described("Whether nodes may be switched to the mode `topology`.")] = True
+    claims: Annotated[
+        bool,
+        described("Whether nodes may give their GPUs by ResourceClaims (the label `gputile.io/claims`)."),
+    ] = False
 
 
 class GangConfiguration(Section, frozen=True):

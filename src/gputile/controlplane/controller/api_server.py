@@ -6,7 +6,6 @@ from typing import Any
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_GATE, RESERVATION_ANNOTATION
-from gputile.controlplane.controller.node_reconciler import JsonPatch
 from gputile.kube import writes
 from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
@@ -14,9 +13,14 @@ from gputile.kube.events import EventRecorder
 
 _WRITE_SECONDS = 5.0
 
+JsonPatch = list[dict[str, Any]]
+
 
 class ApiServerWriter:
-    """``NodeWriter``, ``PodWriter`` and ``PlaceholderWriter`` on a connection; ``namespace`` is that of gputile."""
+    """The controller's writes on a connection; ``namespace`` is where placeholders are.
+
+    Errors are those of ``gputile.kube.errors``.
+    """
 
     def __init__(self, connection: Connection, events: EventRecorder, namespace: str) -> None:
         self._connection = connection
@@ -30,6 +34,13 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
+        """Write the reservation of this very version of the pod, or remove it; return the pod as stored.
+
+        ``nominated`` is its nominated node, "" for none; None leaves that as it is.
+
+        Raises:
+            Conflict: the pod has changed.
+        """
         reservation = {RESERVATION_ANNOTATION: text}
         if nominated is None:
             return await writes.annotate_pod(self._connection, pod, reservation)

@@ -4,7 +4,7 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. An older version of a pod than the one known is ignored, unless a list has it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.controlplane.controller.waiting_pods import WaitingPods
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
@@ -177,18 +177,22 @@ class ClusterState:
             case Deleted(pod):
                 self._forget(pod.metadata.uid)
             case Replaced(pods, unreadable):
-                kept = {pod.metadata.uid for pod in pods} | {each.uid for each in unreadable}
-                async for uid in taking_turns(self._versions.keys() - kept):
-                    self._forget(uid)
-                # Finished pods count where others of their gang have not finished: these have to be known first.
-                for finished in (False, True):
-                    async for pod in taking_turns(pods):
-                        if pod.finished is finished:
-                            self._apply_listed(pod)
-                self.freed += 1
+                with spared_by_garbage_collection():
+                    await self._replace_pods(pods, {each.uid for each in unreadable})
             case UnreadableObject():
                 return
         self._changed()
+
+    async def _replace_pods(self, pods: Sequence[Pod], unreadable: Set[str]) -> None:
+        kept = unreadable | {pod.metadata.uid for pod in pods}
+        async for uid in taking_turns(self._versions.keys() - kept):
+            self._forget(uid)
+        # Finished pods count where others of their gang have not finished: these have to be known first.
+        for finished in (False, True):
+            async for pod in taking_turns(pods):
+                if pod.finished is finished:
+                    self._apply_listed(pod)
+        self.freed += 1
 
     def _apply_listed(self, pod: Pod) -> None:
         """Believe a list whatever its versions are: they go back where etcd is restored; watches bring the rest."""
@@ -204,10 +208,11 @@ class ClusterState:
                 self._forget_node(node.metadata.name)
             case Replaced(nodes, unreadable):
                 kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
-                async for name in taking_turns(self.nodes.keys() - kept):
-                    self._forget_node(name)
-                async for node in taking_turns(nodes):
-                    self._apply_node(node)
+                with spared_by_garbage_collection():
+                    async for name in taking_turns(self.nodes.keys() - kept):
+                        self._forget_node(name)
+                    async for node in taking_turns(nodes):
+                        self._apply_node(node)
             case UnreadableObject():
                 return
         self._changed()

@@ -1,7 +1,6 @@
 """Puts the controller together and runs it: watches, Lease, nodes, gangs, and an orderly end."""
 
 import asyncio
-import gc
 import logging
 import secrets
 import signal
@@ -256,7 +255,7 @@ class Controller:
         if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
             self.rounds.wake(for_requests=True)
         if isinstance(event, Replaced):
-            self._has_listed("pods")
+            self._listed.add("pods")
 
     async def _node_event(self, event: WatchEvent[Node]) -> None:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
@@ -270,13 +269,7 @@ class Controller:
             case Replaced(nodes, _):
                 async for node in taking_turns(nodes):
                     self.nodes.queue.add(node.metadata.name)
-                self._has_listed("nodes")
-
-    def _has_listed(self, what: str) -> None:
-        """Note that a whole list is known, and spare the garbage collector walking it again and again."""
-        self._listed.add(what)
-        if self.not_ready() is None:
-            gc.freeze()
+                self._listed.add("nodes")
 
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))

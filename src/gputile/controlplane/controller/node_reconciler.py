@@ -7,7 +7,7 @@ a one is removed again.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
@@ -20,6 +20,7 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
+from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.node_diagnosis import NodeDiagnosis, condition_patch, diagnose
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.core.devices.inventory import InventoryError, decode_inventory
@@ -28,8 +29,6 @@ from gputile.kube.errors import Invalid, NotFound
 EFFECT = "NoSchedule"
 _OURS_ALONE = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU)
 _ANNOTATION_PATH = f"/metadata/annotations/{TAINTED_ANNOTATION.replace('~', '~0').replace('/', '~1')}"
-
-JsonPatch = list[dict[str, Any]]
 
 
 def is_gpu_node(node: Node) -> bool:
@@ -79,25 +78,12 @@ def _add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
 
 
-class NodeWriter(Protocol):
-    """The controller's writes on nodes. Errors are those of ``gputile.kube.errors``."""
-
-    async def patch_node(self, name: str, patch: JsonPatch) -> None:
-        """Apply a JSON patch to a node."""
-
-    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
-        """Apply a strategic merge patch to a node's status."""
-
-    def record(self, about: Node, reason: str, message: str, *, warning: bool) -> None:
-        """Say something about a node."""
-
-
 class NodeReconciler:
     """Reconciles nodes; ``node`` returns one as it is known, ``active`` whether this replica may write."""
 
     def __init__(
         self,
-        writer: NodeWriter,
+        writer: ApiServerWriter,
         configuration: Configuration,
         node: Callable[[str], Node | None],
         active: Callable[[], bool],

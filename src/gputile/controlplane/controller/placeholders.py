@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
@@ -26,6 +26,7 @@ from gputile.api.well_known import (
     PLACEHOLDER_LABEL,
     WHOLE_GPU,
 )
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
@@ -218,27 +219,11 @@ class NodeRequestRound:
     events: list[GangEvent] = field(default_factory=list)
 
 
-class PlaceholderWriter(Protocol):
-    """The controller's writes on placeholders. Errors are those of ``gputile.kube.errors``."""
-
-    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
-        """Create the Job of a placeholder."""
-
-    async def delete_placeholder(self, job: str) -> None:
-        """Delete the Job of a placeholder, and its pod."""
-
-    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
-        """Write the condition by which autoscalers find a pod that no node takes."""
-
-    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
-        """Record an event about a pod."""
-
-
 class NodeRequester:
     """Writes what a round decided about ``placeholders``; ``pods`` returns those that the watch knows."""
 
     def __init__(
-        self, placeholders: Placeholders, writer: PlaceholderWriter, pods: Callable[[], Mapping[str, Pod]]
+        self, placeholders: Placeholders, writer: ApiServerWriter, pods: Callable[[], Mapping[str, Pod]]
     ) -> None:
         self.failures = 0
         self._placeholders, self._writer, self._pods = placeholders, writer, pods

@@ -5,13 +5,15 @@ needs the state as it is between two updates.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import for_each, taking_turns
 from gputile.kube.errors import KubeError
 from gputile.kube.timing import Backoff
 
@@ -60,80 +62,52 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 
 
 class WorkQueue:
-    """Calls ``work`` with every key that is added; a key added while it waits or is worked on is worked on once more.
+    """Calls ``work`` with every key that is added; a key added while it is worked on is worked on once more.
 
     After a ``KubeError`` another attempt may succeed, whatever it was: a conflict, a time-out, an API server
     that is overloaded or gone.
     """
 
-    def __init__(
-        self,
-        work: Callable[[str], Awaitable[None]],
-        *,
-        backoff: Backoff = _BACKOFF,
-    ) -> None:
+    def __init__(self, work: Callable[[str], Awaitable[None]], *, backoff: Backoff = _BACKOFF) -> None:
         self.failures = 0
         self._work = work
         self._backoff = backoff
-        self._keys: asyncio.Queue[str] = asyncio.Queue()
-        self._waiting: set[str] = set()
-        self._busy: set[str] = set()
-        self._again: set[str] = set()
+        self._due: dict[str, float] = {}  # by key, on the event loop's clock
+        self._added = asyncio.Event()
         self._failed: dict[str, int] = {}
-        self._later: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, key: str) -> None:
-        if key in self._busy:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting.add(key)
-            self._keys.put_nowait(key)
+        self.add_later(key, 0.0)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Have ``key`` worked on after a while; sooner, where that was asked for. A key has one timer at most."""
+        """Have ``key`` worked on after a while; sooner, where that was asked for."""
+        when = asyncio.get_running_loop().time() + seconds
+        if when < self._due.get(key, math.inf):
+            self._due[key] = when
+            self._added.set()
+
+    async def run(self) -> NoReturn:
         loop = asyncio.get_running_loop()
-        when, timer = loop.time() + seconds, self._later.get(key)
-        if timer is not None:
-            if timer.when() <= when:
-                return
-            timer.cancel()
-        self._later[key] = loop.call_at(when, self._is_time, key)
-
-    async def run(self, workers: int = 4) -> NoReturn:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self._run_one())
-        finally:
-            for timer in self._later.values():
-                timer.cancel()
-        raise AssertionError("workers never end")
-
-    async def _run_one(self) -> NoReturn:
         while True:
-            key = await self._keys.get()
-            self._waiting.discard(key)
-            self._busy.add(key)
-            try:
-                await self._work(key)
-                self._failed.pop(key, None)
-            except KubeError as error:
-                self._retry(key, error)
-            finally:
-                self._busy.discard(key)
-            if key in self._again:
-                self._again.discard(key)
-                self.add(key)
-            await asyncio.sleep(0)  # there may be thousands, with nothing to wait for
+            self._added.clear()
+            now = loop.time()
+            due = [key for key, when in self._due.items() if when <= now]
+            for key in due:
+                del self._due[key]
+            await for_each(self._try, due)
+            next_s = min(self._due.values(), default=math.inf) - loop.time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_s if next_s < math.inf else None):
+                    await self._added.wait()
 
-    def _retry(self, key: str, error: KubeError) -> None:
-        self.failures += 1
-        failed = self._failed.get(key, 0)
-        self._failed[key] = failed + 1
-        pause = max(self._backoff.delay(failed), error.retry_after)
-        log.log(logging.WARNING if failed else logging.INFO, "%s: trying again in %.1f s: %s", key, pause, error)
-        self.add_later(key, pause)
-
-    def _is_time(self, key: str) -> None:
-        del self._later[key]
-        self.add(key)
+    async def _try(self, key: str) -> None:
+        try:
+            await self._work(key)
+            self._failed.pop(key, None)
+        except KubeError as error:
+            self.failures += 1
+            failed = self._failed.get(key, 0)
+            self._failed[key] = failed + 1
+            pause = max(self._backoff.delay(failed), error.retry_after)
+            log.log(logging.WARNING if failed else logging.INFO, "%s: trying again in %.1f s: %s", key, pause, error)
+            self.add_later(key, pause)

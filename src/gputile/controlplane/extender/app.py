@@ -31,6 +31,9 @@ LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
+# Nothing is booked for them, so that each replica answers.
+_OF_EVERY_REPLICA = ("filter-claims", "prioritize-claims")
+
 _args = msgspec.json.Decoder(ExtenderArgs)
 _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
 _preemption_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
@@ -41,6 +44,7 @@ Answer = tuple[Any, str]  # what is encoded, and the outcome that the metrics co
 # How a verb says that it could not be answered; prioritize and preempt have no field for it.
 _FAILURES: dict[str, Callable[[str], Any]] = {
     "filter": lambda text: FilterResult(error=text),
+    "filter-claims": lambda text: FilterResult(error=text),
     "bind": lambda text: ExtenderBindingResult(error=text),
 }
 
@@ -65,6 +69,8 @@ class _VerbFunctions:
             "filter": self._filter,
             "prioritize": self._prioritize,
             "prioritize-without-gpus": self._prioritize_without_gpus,
+            "filter-claims": self._filter_claims,
+            "prioritize-claims": self._prioritize_claims,
             "bind": self._bind,
             "preempt": self._preempt,
         }
@@ -78,6 +84,13 @@ class _VerbFunctions:
 
     async def _prioritize_without_gpus(self, body: bytes) -> Answer:
         return self._handlers.prioritize_without_gpus(decode(body, _args)), "scored"
+
+    async def _filter_claims(self, body: bytes) -> Answer:
+        result = self._handlers.filter_claims(decode(body, _args))
+        return result, "fits" if result.node_names else "refused"
+
+    async def _prioritize_claims(self, body: bytes) -> Answer:
+        return self._handlers.prioritize_claims(decode(body, _args)), "scored"
 
     async def _bind(self, body: bytes) -> Answer:
         result = await self._handlers.bind(decode(body, _binding_args))
@@ -111,7 +124,10 @@ class _VerbEndpoint:
             body = await self._bodies.body(request)
             if has_more_items(body, self._most_items):
                 raise BadRequest(f"the body has more than {self._most_items} items of JSON")
-            await self._gate.admit()
+            if verb not in _OF_EVERY_REPLICA:
+                await self._gate.admit()
+            elif why := self._gate.not_ready():
+                raise NotReady(why)
             result, outcome = await self._answer(body)
         except ConversionError as error:
             return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")

@@ -28,6 +28,7 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.evictable_pods import EvictionSources
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_api import PodEvent
+from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import Interchange, judge_preemption, victims
@@ -43,7 +44,7 @@ class BadRequest(Exception):
 
 
 class ExtenderHandlers:
-    """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``, and ``prioritize-without-gpus`` for other pods."""
+    """Answers the verbs; ``bind`` and ``preempt`` are for pods that ask for GPUs by extended resources only."""
 
     def __init__(
         self,
@@ -94,6 +95,17 @@ class ExtenderHandlers:
         names = _names(args)
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
         return _priorities(names, ranks) if ranks is not None else []
+
+    def filter_claims(self, args: ExtenderArgs) -> FilterResult:
+        """Return which of the named nodes a pod with ResourceClaims may go to, and why not to the others."""
+        verdict = filter_pod_with_claims(self._engine, args.pod, _names(args))
+        if verdict.invalid is not None:
+            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
+        return FilterResult(node_names=verdict.nodes.feasible, failed_nodes=verdict.nodes.refused)
+
+    def prioritize_claims(self, args: ExtenderArgs) -> list[HostPriority]:
+        names = _names(args)
+        return _priorities(names, rank_pod_with_claims(self._engine, args.pod, names))
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
         try:

@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, KeysView, Sequence
 from typing import Protocol, TypeVar
 
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
+    ClaimApplied,
+    ClaimDeleted,
+    ClaimsReplaced,
     Doubted,
     LedgerEvent,
     NodeApplied,
@@ -42,7 +46,7 @@ class PodObserver(Protocol):
 
 
 class Informer:
-    """Applies to ``ledger``, and then to ``observers``, what two reflectors deliver.
+    """Applies to ``ledger``, and then to ``observers``, what reflectors deliver.
 
     ``freed`` is told of nodes that may have more free now.
     """
@@ -145,6 +149,18 @@ class Informer:
                     pass
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the node stands
+
+    def claims(self, event: WatchEvent[ResourceClaim]) -> None:
+        """Take in claims; kube-scheduler itself tries pods again when one is gone."""
+        match event:
+            case Applied(claim):
+                self._ledger.apply(ClaimApplied(claim))
+            case Deleted(claim):
+                self._ledger.apply(ClaimDeleted(claim.metadata.uid))
+            case Replaced(claims, unreadable):
+                self._ledger.apply(ClaimsReplaced(claims, frozenset(each.uid for each in unreadable)))
+            case UnreadableObject():
+                pass  # logged by the reflector; the last word on the claim stands
 
 
 def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:

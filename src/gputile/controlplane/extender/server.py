@@ -15,6 +15,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
+from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
@@ -95,6 +96,10 @@ class Extender:
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
+        self._claims: dict[str, Reflector[ResourceClaim]] = {}
+        if configuration.features.claims:
+            claims = Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, informer.claims)
+            self._claims["resourceclaims"] = claims
         self._election = self._elect(connection)
         self._gate = LeaderGate(self._election, clock.monotonic)
         self._pod_api = ApiServerPodApi(connection, self._election.leads)
@@ -148,6 +153,7 @@ class Extender:
         gauge = registry.gauge
         reflectors: dict[str, Reflector[Any]] = {"pods": self._pods, "nodes": self._nodes}
         reflectors["poddisruptionbudgets"] = self._budgets
+        reflectors |= self._claims
         export_reflectors(registry, "extender", reflectors)
         gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: self.not_ready() is None)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
@@ -181,6 +187,7 @@ class Extender:
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
+        work += [each.run() for each in self._claims.values()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))

@@ -93,6 +93,7 @@ class Webhook:
             current.scheduler_name,
             current.gpu_time,
             node_types_of(current),
+            current.features.claims,
         )
 
     def not_ready(self) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.api.well_known import (
+    CLAIMS_RESOURCE,
     GANG_GATE,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
@@ -13,7 +14,7 @@ from gputile.api.well_known import (
     POD_GROUP_LABEL,
     WHOLE_GPU,
 )
-from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu
+from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu, is_decided
 from gputile.core.admission.legacy_forms import Rewriting
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.verdict import Operation
@@ -24,14 +25,33 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.sc
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def tolerate(pod: Pod, rewriting: Rewriting) -> None:
-    """Let a pod that asks for a GPU tolerate the taint of GPU nodes (G7)."""
+def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
+    """Let a pod that asks for a GPU, or has ``claims``, tolerate the taint of GPU nodes (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
     )
-    if asks_for_gpu(pod) and not tolerated:
+    if (claims or asks_for_gpu(pod)) and not tolerated:
         rewriting.operations.append(_append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION))
+
+
+def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
+    """Have kube-scheduler ask the extender about a pod with claims, by an amount of 0 of a resource that nobody has.
+
+    kube-scheduler asks about pods whose resources have certain names, and looks at no amount then; kube-scheduler and
+    kubelet skip resources of which a pod asks for 0. Which driver the claims are for is not known here.
+    """
+    if is_decided(pod):
+        rewriting.warnings.append(
+            "the pod asks for GPUs by extended resources and has resourceClaims: no node gives GPUs by both, so remove "
+            "one of them if a claim is for GPUs"
+        )
+    resources = pod.spec.containers[0].resources if pod.spec.containers else None
+    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)) if resources else ():
+        path = ("spec", "containers", 0, "resources", kind)
+        if CLAIMS_RESOURCE not in amounts:
+            add = Operation("add", (*path, CLAIMS_RESOURCE), "0")
+            rewriting.operations.append(add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"}))
 
 
 def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:

@@ -13,7 +13,7 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Pod
 from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.autoscaler_node_types import avoid
-from gputile.core.admission.completion import assign, gate, stamp, tolerate
+from gputile.core.admission.completion import assign, bring_to_extender, gate, stamp, tolerate
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.legacy_forms import rewrite
@@ -50,7 +50,8 @@ class AdmissionPolicy:
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
     gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
-    allowed. A pod is kept off those of ``node_types`` that could never take it.
+    allowed. A pod is kept off those of ``node_types`` that could never take it. ``claims`` is whether nodes may give
+    their GPUs by ResourceClaims.
     """
 
     unit_mib: int
@@ -60,6 +61,7 @@ class AdmissionPolicy:
     scheduler: str = ""
     time: GpuTime = DEFAULT_TIME
     node_types: Sequence[NodeType] = ()
+    claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     if refused := too_large(pod, view):
         return Verdict(refusals=tuple(refused))
     rewriting = rewrite(pod)
-    tolerate(pod, rewriting)
+    claims = policy.claims and bool(pod.spec.resource_claims)
+    tolerate(pod, rewriting, claims=claims)
+    if claims:
+        bring_to_extender(pod, rewriting)
+    if claims or is_decided(pod):
+        assign(pod, policy.scheduler, rewriting)
     if is_decided(pod):
         stamp(pod, policy.unit_mib, rewriting)
-        assign(pod, policy.scheduler, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
         if policy.node_types:

@@ -37,6 +37,7 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.node_table import NodeTable, NonGpuPods
+from gputile.core.ledger.plans import PlanBookings, Plans
 from gputile.core.ledger.reservations import Reservations, reserved_booking
 
 _GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten
@@ -63,7 +64,7 @@ class Ledger:
         self._reservations = Reservations()
         self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
-        self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
+        self._plans = Plans()
         self._most_groups = _GROUPS
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 
@@ -77,7 +78,7 @@ class Ledger:
         copy.node_arrays, copy.row_of = copy._table.node_arrays, copy._table.row_of
         copy._bookings = self._bookings.copy()
         copy._on_node, self._owned = self._on_node.copy(), set()
-        copy._plans = {plan: uids.copy() for plan, uids in self._plans.items()}
+        copy._plans = self._plans.copy()
         copy._reservations = self._reservations.copy()
         copy.claims = self.claims.copy()
         copy._non_gpu_pods = self._non_gpu_pods.copy()
@@ -286,8 +287,7 @@ class Ledger:
 
     def _book(self, booking: Booking) -> None:
         self._bookings[booking.uid] = booking
-        if booking.plan:
-            self._plans.setdefault(booking.plan, set()).add(booking.uid)
+        self._plans.put(booking)
         self._own(booking.node)[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
@@ -308,15 +308,13 @@ class Ledger:
     def _restate(self, booking: Booking) -> None:
         """Replace a booking by one that differs only in how certain it is."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
+        self._plans.put(booking)
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)
         if booking is None:
             return
-        if booking.plan:
-            self._plans[booking.plan].discard(uid)
-            if not self._plans[booking.plan]:
-                del self._plans[booking.plan]
+        self._plans.drop(booking)
         others = self._own(booking.node)
         del others[uid]
         if not others:
@@ -357,9 +355,9 @@ class Ledger:
     def on_node(self, name: str) -> Iterator[Booking]:
         yield from self._on_node.get(name, {}).values()
 
-    def by_plan(self, plan: str) -> list[Booking]:
-        """Return the bookings that a gang's plan gave, reserved and taken."""
-        return [self._bookings[uid] for uid in self._plans.get(plan, ())]
+    def plan(self, name: str) -> PlanBookings:
+        """Return what a gang's plan gave; an unknown plan gave nothing."""
+        return self._plans.of(name)
 
     def reserved(self) -> Iterator[Booking]:
         """Yield the reservations that keep GPUs now."""

@@ -222,6 +222,8 @@ def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
 
 STEPS_PER_GPU = 2500
 """Scores are integers: what differs by less than a 2500th of a GPU is equal."""
+FULLNESS_STEPS = 64
+"""Of nodes that are equally good for whole GPUs the fullest is taken. With shares that costs a point of allocation."""
 _WIDEST = 4.0  # GPUs by which the costs of two placements may differ and still be told apart
 # By ``ServingMode``: which nodes give whole GPUs, and which give anything.
 _WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
@@ -312,6 +314,10 @@ def scores(
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
     change = _change(arrays, lines, packing_state, _Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
+    if shape.kind is not RequestKind.SHARED:
+        most = WHOLE_GPU * np.maximum(arrays.usable[lines].sum(axis=1), 1)
+        fullness = -(-(FULLNESS_STEPS - 1) * (most - free.sum(axis=1)) // most)
+        result[part] = result[part] * FULLNESS_STEPS + fullness
     return result
 
 

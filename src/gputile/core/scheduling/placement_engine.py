@@ -383,13 +383,10 @@ class PlacementEngine:
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
     """Return the ranks of scores: see ``PlacementEngine.rank``. Of equally good rows the first is the best."""
-    # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
-    distinct = np.flatnonzero(np.bincount(found + 1))
-    rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
-    best = distinct[:-TOP_SCORE:-1]
-    rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
-    rank_of[0] = 0
-    ranks = rank_of[found + 1]
+    ordered = np.sort(found)
+    distinct = ordered[np.append(ordered[1:] != ordered[:-1], True)]
+    ranks = TOP_SCORE - len(distinct) + np.searchsorted(distinct, found)
+    ranks = np.where(found == vectorized.UNFIT, 0, np.maximum(ranks, 0))
     top = np.flatnonzero(found == found.max())
     if found[top[0]] != vectorized.UNFIT:
         ranks[top[rows[top].argmin()]] = TOP_SCORE

@@ -85,6 +85,8 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
 
 def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int] | None:
     """Return a rank for each of ``names``, for a pod that asks for no GPU; None for any other."""
+    if any(engine.ledger.claims.of_pod(pod)):
+        return None
     try:
         if engine.request(pod) is not None:
             return None

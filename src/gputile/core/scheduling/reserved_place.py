@@ -11,6 +11,8 @@ takes that of the first pod away. One of the two comes first, and the other one 
 all or nothing, at any lag.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gputile.api.core import Pod
@@ -21,10 +23,9 @@ from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
+from gputile.core.ledger.plans import PlanBookings
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
-
-_A_STEP = 128  # places of a plan that are judged before others are let in
 
 
 def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
@@ -75,24 +76,41 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
     """Return why the plan of a reservation may not start, None where it may, or has."""
     if not booking.reserved:
         return None
-    members = ledger.by_plan(booking.plan)
-    if any(member.begun for member in members):
+    plan = ledger.plan(booking.plan)
+    if plan.begun:
         return lost_reservation(ledger, booking)
-    if len(members) < booking.plan_size:
-        return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(members), wanted=booking.plan_size)
-    if _first(ledger, booking.plan) is None:
+    if len(plan.members) < booking.plan_size:
+        return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(plan.members), wanted=booking.plan_size)
+    if not plan.first:
         return refusal_by(ReservationRule.NO_FIRST_POD)
-    for member in members:
-        if member.reserved and (why := lost_reservation(ledger, member)) is not None:
-            return why
-    return None
+    _judge_places(ledger, booking.plan, plan)
+    return next(iter(plan.lost.values()), None)
+
+
+def _judge_places(ledger: Ledger, name: str, plan: PlanBookings) -> None:
+    """Bring up to date which places of a plan are lost: those on nodes that changed are judged again."""
+    rows = ledger.changes.rows_since(plan.judged)
+    plan.judged = ledger.changes.position
+    again: Iterable[Booking] = plan.members.values()
+    if rows is not None and len(rows) < len(plan.members):
+        changed = [ledger.node_info(row) for row in rows.tolist()]
+        if None not in changed:  # else a node is gone, and nobody knows which
+            on_changed = (each for info in changed if info is not None for each in ledger.on_node(info.name))
+            again = [each for each in on_changed if each.plan == name]
+    for booking in again:
+        why = lost_reservation(ledger, booking) if booking.reserved else None
+        if why is not None:
+            plan.lost[booking.uid] = why
+        else:
+            plan.lost.pop(booking.uid, None)
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
     """Return the pod that must be bound, for certain, before the one with this reservation; None where none must."""
-    if not reservation.reserved or any(member.begun for member in ledger.by_plan(reservation.plan)):
+    plan = ledger.plan(reservation.plan)
+    if not reservation.reserved or plan.begun:
         return None
-    first = _first(ledger, reservation.plan)
+    first = next(iter(plan.first.values()), None)
     return first if first is not None and first.uid != reservation.uid else None
 
 
@@ -100,11 +118,6 @@ def waits_for_first(ledger: Ledger, uid: str) -> bool:
     """Return whether the pod with this UID may be bound as soon as the first one of its gang is."""
     booking = ledger.booking(uid)
     return booking is not None and first_to_bind(ledger, booking) is not None
-
-
-def _first(ledger: Ledger, plan: str) -> Booking | None:
-    """Return the pod that a plan begins with, which may be about to be bound; None where it has none."""
-    return next((member for member in ledger.by_plan(plan) if member.first), None)
 
 
 def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:

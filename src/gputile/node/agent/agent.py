@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
+from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
@@ -33,14 +37,13 @@ from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage import ContainerUse, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
-from gputile.node.gateway.link import FromGateway, MessageChannel, NodeLock
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
-CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
@@ -83,18 +86,21 @@ class Agent:
         self.kubelet = KubeletLink(gateway)
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
-        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins)
-        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
+        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins, cdi)
+        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
         self.arbiter = _arbiter(store, state, self.metrics)
-        advertiser = Advertiser(state, self.kubelet, mps, self.records, self.arbiter, cdi)
-        self.mode = ModeChange(state, self.surroundings, advertiser, cluster, self.wakeups, closed_for)
+        advertiser = Advertiser(state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        advertiser.closed_for, self.advertiser = closed_for, advertiser
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
+        files = ClaimFiles(store, cdi, paths.kubelet)
+        self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
+        self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
-        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, advertiser)
+        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, advertiser, self.arbiter)
         self.snapshots = Snapshots(state)
         self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
         use = ContainerUse(store.usage)
@@ -130,7 +136,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run(self.handler.answer))
+                tasks.create_task(self.kubelet.run(self._answer))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -143,6 +149,9 @@ class Agent:
             await self.arbiter.stop()
             await self.host.mps.stop()
 
+    async def _answer(self, call: Call) -> CallAnswer | CallRefused:
+        return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
+
     async def _begin(self) -> None:
         await self._look_at_machine(0.0)
         with contextlib.suppress(TimeoutError):
@@ -154,8 +163,10 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
+        lost = self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
-        await self.mode.renew()
+        await self.advertiser.renew()
+        await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
         await self.hand_over.open()
@@ -174,7 +185,7 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self.mode.renew()
+            await self.advertiser.renew()
         take = functools.partial(self.usage_hour.take_if_due, int(time.time()), time.monotonic())
         await asyncio.get_running_loop().run_in_executor(self._worker, take)
 
@@ -199,8 +210,10 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
+        seen = self.surroundings.machine()
+        await self.slices.publish(seen.machine)
         problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
-        wanted = wanted_status(state, self.surroundings.machine(), problem, opened=left == 0)
+        wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
             told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:

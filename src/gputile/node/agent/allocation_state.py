@@ -12,6 +12,7 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_table import (
     AllocationRecord,
@@ -136,7 +137,7 @@ class AllocationState:
     kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
     where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
     which a container was let start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
-    resource, as JSON.
+    resource, as JSON. ``claims`` are the prepared claims by their UIDs.
     """
 
     configuration: Configuration
@@ -149,6 +150,7 @@ class AllocationState:
     records: dict[str, AllocationRecord] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
+    claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
@@ -188,18 +190,19 @@ class AllocationState:
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
         pod = self.pods.get(pod_devices.key)
-        return pod if pod is not None and pod.uid == pod_devices.uid else None
+        return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
     def named_devices(self) -> list[PodDevices]:
         """Return the devices of one pod of each name: of the pod that has the name now, else of the latest.
 
         While a pod that was made anew under its name is answered, its predecessor's devices may not be released yet.
         """
-        found: dict[str, PodDevices] = {}
+        found: dict[tuple[str, str], PodDevices] = {}
         for each in self.device_table:
-            other = found.get(each.key)
+            key = each.key, each.uid if each.uid in self.claims else ""
+            other = found.get(key)
             if other is None or self._rank(other) < self._rank(each):
-                found[each.key] = each
+                found[key] = each
         return list(found.values())
 
     def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:
@@ -217,6 +220,8 @@ class AllocationState:
         The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for
         its two resources one after the other. Where the specification is not known, they are what the IDs are worth.
         """
+        if isinstance(pod_devices, PreparedClaim):
+            return pod_devices.shares
         pod, config, shares = self.pod_of(pod_devices), self.node_config, []
         request = pod.container_request(container) if pod is not None else None
         uuids = self.gpus(pod_devices, container, pod)

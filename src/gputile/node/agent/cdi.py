@@ -142,7 +142,7 @@ class CdiFiles:
     """
 
     def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:
-        self._directory = directory
+        self.directory = directory
         self._root = root
         self._devices = devices
         self._known: frozenset[str] = frozenset()
@@ -151,16 +151,16 @@ class CdiFiles:
         nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
-        path, found = self._directory / FILE_NAME, frozenset[str]()
+        path, found = self.directory / FILE_NAME, frozenset[str]()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True)
             if _content(path) != spec:
                 write_whole(path, spec)
-            for file in sorted(self._directory.glob("*.json")):
+            for file in sorted(self.directory.glob("*.json")):
                 content = _content(file)  # another's may be none that can be read, or too long
                 found |= names(content) if content is not None else frozenset()
         except OSError as error:
-            log.error("CDI directory %s: %s; containers get their devices by environment only", self._directory, error)
+            log.error("CDI directory %s: %s; containers get their devices by environment only", self.directory, error)
         self._known = found
 
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:

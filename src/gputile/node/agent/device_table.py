@@ -112,6 +112,11 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def pod_uid(self) -> str:
+        """The UID of the pod, where ``uid`` is a claim's."""
+        return self.uid
+
     @cached_property
     def ids_by_gpu(self) -> dict[str, dict[str, frozenset[str]]]:
         """The IDs by resource and GPU, those of all containers together: what the kubelet keeps for the pod."""

@@ -8,13 +8,14 @@ The kubelet writes down all that a container has before it asks for the next one
 answer that it has not written down by then was lost.
 """
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 
 import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_table import (
     AllocationRecord,
     ContainerDevices,
@@ -88,6 +89,12 @@ def let_start(state: AllocationState, directory: str, record: AllocationRecord, 
     derive(state, now_ns)
 
 
+def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim], now_ns: int) -> None:
+    """Let these claims hold what they hold, by their UIDs, and no others."""
+    state.claims = dict(claims)
+    derive(state, now_ns)
+
+
 def keep_only(state: AllocationState, directories: Set[str], started: frozenset[str], now_ns: int) -> None:
     """Forget the records of allocation directories that were removed; their containers cannot run."""
     state.records = {name: record for name, record in state.records.items() if name in directories}
@@ -149,6 +156,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
         state.written,
         tuple(state.records.items()),
         state.started,
+        tuple(state.claims.values()),
         frozenset(state.admission.answered),
         state.kubelet,
         tuple(state.pods.values()),
@@ -170,7 +178,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
     rows = _Rows(state)
     _add_written(state, rows, given, now_ns)
     _add_unwritten(state, rows, given)
-    state.device_table = DeviceTable(rows.made(), state.started)
+    state.device_table = DeviceTable([*rows.made(), *state.claims.values()], state.started)
 
 
 def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry], now_ns: int) -> None:

@@ -16,6 +16,7 @@ from gputile.node.gateway.link import (
     ListDevices,
     Listed,
     MessageChannel,
+    ServeClaims,
     State,
     TakeCharge,
 )
@@ -30,7 +31,7 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
 Answers = Callable[[Call], Awaitable[CallAnswer | CallRefused]]
-"""Answers the calls on the plugins of all resources."""
+"""Answers the calls on the plugins of all resources, and those about claims."""
 
 
 def devices_message(devices: Sequence[Device]) -> bytes:
@@ -64,6 +65,7 @@ class KubeletLink:
         self._in_charge = asyncio.Event()
         self._link = link
         self._told: dict[str, tuple[Device, ...]] = {}
+        self._health: bytes | None = None
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
         self._latest: tuple[bytes, Listing] = (b"", {})
@@ -123,6 +125,12 @@ class KubeletLink:
         if changed or devices.keys() != self._told.keys():
             self._told = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
+
+    def serve_claims(self, health: bytes | None) -> None:
+        """Serve as a DRA driver that tells this health of its devices; None to serve as none."""
+        if health != self._health:
+            self._health = health
+            self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
         """Return who has which devices, None where the kubelet does not say so within so many seconds."""

@@ -33,12 +33,18 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveMode:
-    """What the node is set to: what its labels said the last time that a change could be made."""
+    """What the node is set to: what its labels said the last time that a change could be made.
+
+    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
+    """
 
     mode: Mode
     unit_mib: int
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    claims: bool = False
+    shared_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +118,12 @@ class NodeConfig:
         return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
 
     def advertises(self, resource: str) -> bool:
-        if self.withheld is not None:
+        if self.withheld is not None or self.effective_mode.claims:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
-        return offered.get(resource, 0) > 0
+        # In units of 1 MiB: where the unit in force is larger than all GPUs, pods of a smaller one keep their IDs.
+        return resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
         """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""

@@ -13,15 +13,19 @@ never offered it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
-from gputile.api.quantity import count_of, decimal
+from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
+    CLAIMS_LABEL,
     MIG_PREFIX,
     MODE_LABEL,
     MODES,
     REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
     Mode,
@@ -80,7 +84,7 @@ def decide_mode(
     if disabled is not None:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
-        text = f"the node is in mode {wanted.mode.value}"
+        text = f"the node is in {_name(wanted)}"
         told = node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
             told = node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
@@ -119,7 +123,33 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         replicas = decimal(text, 3)
         if not 2 <= replicas <= MOST_REPLICAS:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
-    return EffectiveMode(Mode(mode), 0, sharing, replicas)
+    claims = labels.get(CLAIMS_LABEL, "false")
+    if claims not in ("true", "false"):
+        raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
+    if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
+        way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
+        raise LabelError(
+            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
+            "trust groups apart on a GPU"
+        )
+    shared = shared_mib(labels) if Mode(mode).shared else 0
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
+
+
+def shared_mib(labels: Mapping[str, str]) -> int:
+    """Return how many MiB of each GPU pods share by memory, 0 for all of them.
+
+    Raises:
+        LabelError: the label is not valid.
+    """
+    text = labels.get(SHARED_MEMORY_LABEL)
+    try:
+        mib = parse_mib(text) if text is not None else 0
+    except QuantityError as error:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
+    if text is not None and not mib:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size")
+    return mib
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
@@ -153,25 +183,22 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 
 def _name(effective_mode: EffectiveMode) -> str:
+    by_claims = " by claims" if effective_mode.claims else ""
+    if effective_mode.shared_mib:
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
-        return f"mode {effective_mode.mode.value} with MIG"
-    return f"mode {effective_mode.mode.value}"
+        return f"mode {effective_mode.mode.value} with MIG{by_claims}"
+    return f"mode {effective_mode.mode.value}{by_claims}"
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSeen:
-    """The machine's GPUs are as ``machine`` and ``health`` say.
-
-    ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough. ``keep_unit``
-    puts off another memory unit.
-    """
+    """The machine's GPUs are as ``machine`` and ``health`` say."""
 
     machine: ProbedMachine
     health: Health
-    free: bool = False
-    keep_unit: bool = False
 
 
 def node_config_of(
@@ -183,7 +210,9 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
-    inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
+    inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:

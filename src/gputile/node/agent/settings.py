@@ -28,6 +28,16 @@ class HostPaths(msgspec.Struct, frozen=True):
     usage: Path = Path("/run/gputile")
 
     @property
+    def kubelet(self) -> Path:
+        """The kubelet's own directory; that of the device plugins need not be below it."""
+        return self.pod_resources.parent.parent
+
+    @property
+    def plugin_registry(self) -> Path:
+        """Where the kubelet looks for the sockets of DRA drivers."""
+        return self.kubelet / "plugins_registry"
+
+    @property
     def claim(self) -> Path:
         return self.state / "owner"
 

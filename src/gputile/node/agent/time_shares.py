@@ -187,7 +187,7 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
         found = owners.get(path.rpartition("/")[2])
         if found is not None and uuid in indices:
             pod_devices, devices = found
-            container = PodContainer(pod_devices.uid, pod_devices.namespace, pod_devices.name, devices.container)
+            container = PodContainer(pod_devices.pod_uid, pod_devices.namespace, pod_devices.name, devices.container)
             yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
 
 

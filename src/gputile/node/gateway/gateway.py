@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import msgspec
 
+from gputile.node.gateway.claims import REGISTRY, ClaimsPlugin
 from gputile.node.gateway.link import (
     Advertise,
     Call,
@@ -22,6 +23,7 @@ from gputile.node.gateway.link import (
     Listed,
     MessageChannel,
     NodeLock,
+    ServeClaims,
     State,
     TakeCharge,
     to_agent,
@@ -164,6 +166,7 @@ class Gateway:
         self._registrar = Registrar(
             device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
         )
+        self._claims = ClaimsPlugin(pod_resources.parent.parent / REGISTRY, self._relay.call)
         self._agent: MessageChannel[FromAgent] | None = None
         self._starts = 0
         self._others = False
@@ -181,6 +184,7 @@ class Gateway:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+            await self._claims.stop()
             await self._pod_resources.close()
 
     async def _supervise(self, serving: "asyncio.Task[None]") -> None:
@@ -194,6 +198,7 @@ class Gateway:
             now = loop.time()
             if self._relay.lost is not None and now - self._relay.lost > AWAY_FOR_S:
                 await self._registrar.let_go()
+            await self._claims.look(in_charge=not self._registrar.stood_down)
             if not self._registrar.stood_down or self._registrar.others():
                 served = now
             elif now - served > ABANDONED_AFTER_S:
@@ -206,7 +211,7 @@ class Gateway:
         agent = self._agent = to_agent(reader, writer)
         self._sent = State()
         self._send_state()
-        requests: asyncio.Queue[TakeCharge | Advertise] = asyncio.Queue()
+        requests: asyncio.Queue[TakeCharge | Advertise | ServeClaims] = asyncio.Queue()
         tasks = {asyncio.create_task(self._serve_requests(agent, requests))}
         try:
             await self._receive(agent, requests, tasks)
@@ -225,7 +230,7 @@ class Gateway:
     async def _receive(
         self,
         agent: MessageChannel[FromAgent],
-        requests: "asyncio.Queue[TakeCharge | Advertise]",
+        requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]",
         tasks: "set[asyncio.Task[None]]",
     ) -> None:
         """Take in what an agent says, until it hangs up.
@@ -253,7 +258,7 @@ class Gateway:
         agent.send(Listed(number, await self._pod_resources.list(within)))
 
     async def _serve_requests(
-        self, agent: MessageChannel[FromAgent], requests: "asyncio.Queue[TakeCharge | Advertise]"
+        self, agent: MessageChannel[FromAgent], requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]"
     ) -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
         try:
@@ -268,6 +273,9 @@ class Gateway:
                     case Advertise(resources, changed):
                         self._relay.connect(agent)
                         await self._registrar.advertise(resources, changed)
+                    case ServeClaims(health):
+                        self._relay.connect(agent)
+                        await self._claims.serve(health)
         except Exception:
             log.exception("what the agent wants cannot be done; another one is to try")
             agent.close()

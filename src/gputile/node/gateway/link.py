@@ -35,6 +35,12 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
     changed: dict[str, bytes]
 
 
+class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
+    """From the agent: serve as a DRA driver, with this NodeWatchResourcesResponse; None to serve as none."""
+
+    health: bytes | None
+
+
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
     """From the agent: PodResources' List, within so many seconds."""
 
@@ -89,7 +95,7 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
     body: bytes | None
 
 
-FromAgent = TakeCharge | Advertise | ListDevices | CallAnswer | CallRefused
+FromAgent = TakeCharge | Advertise | ServeClaims | ListDevices | CallAnswer | CallRefused
 FromGateway = State | Call | Listed
 
 Received = TypeVar("Received")

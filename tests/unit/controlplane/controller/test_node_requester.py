@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gputile.api.core import Pod
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.controlplane.controller import placeholders
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
@@ -26,7 +27,7 @@ from tests.unit.controlplane.controller.test_node_request_planner import (
 pytestmark = [pytest.mark.requirement("U8"), pytest.mark.anyio]
 
 
-class Writer:
+class Writer(ApiServerWriter):
     """Notes what it is to write, and fails as it is told."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Writer:
         self.marked.append(pod.metadata.name)
         self._fail()
 
-    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         self.said.append(reason)
         self.texts.append(message)
 

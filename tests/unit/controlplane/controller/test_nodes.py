@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +13,9 @@ from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.node_diagnosis import SilentNodes, UnitsInForce, condition_patch, diagnose
-from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler, taint_patch
+from gputile.controlplane.controller.node_reconciler import NodeReconciler, taint_patch
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced
@@ -184,7 +185,7 @@ def test_how_far_a_new_unit_has_come() -> None:
     assert units.counts == {}
 
 
-class Writer:
+class Writer(ApiServerWriter):
     """Fails as told, and then writes."""
 
     def __init__(self, *failures: Exception) -> None:
@@ -196,7 +197,7 @@ class Writer:
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
         self._write(patch)
 
-    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
+    async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
         self._write(patch)
 
     def _write(self, patch: Any) -> None:
@@ -260,41 +261,47 @@ async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_re
     await keeper.work("gone")
 
 
-def timers_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return what counts the event loop's timers from now on that are still to come."""
-    timers: list[asyncio.TimerHandle] = []
-    call_at = loop.call_at
+@pytest.mark.anyio
+async def test_the_earlier_of_two_times_counts() -> None:
+    worked: list[str] = []
+    done = asyncio.Event()
 
-    def counted(when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        timers.append(call_at(when, callback, *args))
-        return timers[-1]
+    async def work(key: str) -> None:
+        worked.append(key)
+        done.set()
 
-    monkeypatch.setattr(loop, "call_at", counted)
-    return lambda: sum(not timer.cancelled() and timer.when() > loop.time() for timer in timers)
+    queue = WorkQueue(work)
+    running = asyncio.create_task(queue.run())
+    for seconds in (3600.0, 0.0, 7200.0):
+        queue.add_later("a", seconds)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await done.wait()
+    running.cancel()
+    assert worked == ["a"]
 
 
 @pytest.mark.anyio
-async def test_the_earlier_of_two_times_counts_and_the_timer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> list[str]:
-        waiting = timers_of(asyncio.get_running_loop(), monkeypatch)
-        worked: list[str] = []
-        done = asyncio.Event()
+async def test_what_is_added_while_it_is_worked_on_is_worked_on_once_more() -> None:
+    worked, done = 0, asyncio.Event()
 
-        async def work(key: str) -> None:
-            worked.append(key)
+    async def work(key: str) -> None:
+        nonlocal worked
+        worked += 1
+        if worked == 1:
+            queue.add(key)
+            queue.add(key)
+        else:
             done.set()
 
-        queue = WorkQueue(work)
-        running = asyncio.create_task(queue.run())
-        queue.add_later("a", 3600.0)
-        queue.add_later("a", 0.0)
-        queue.add_later("a", 7200.0)
+    queue = WorkQueue(work)
+    running = asyncio.create_task(queue.run())
+    queue.add("a")
+    async with asyncio.timeout(60):
         await done.wait()
-        assert waiting() == 0
-        running.cancel()
-        return worked
-
-    assert await scenario() == ["a"]
+    await asyncio.sleep(0)
+    running.cancel()
+    assert worked == 2
 
 
 def telling(name: str, status: str = "True") -> Node:

@@ -11,6 +11,7 @@ from gputile.api.extender import ExtenderArgs
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
@@ -56,7 +57,7 @@ class PreemptingExtender:
         return self.ledger.booking(uid) is not None
 
 
-class ModelWriter:
+class ModelWriter(ApiServerWriter):
     """The controller's writes to the model of the API server."""
 
     def __init__(self, world: "PreemptingWorld") -> None:
@@ -74,7 +75,8 @@ class ModelWriter:
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await self._world.cluster.evict(namespace, name, uid, why)
 
-    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
+        assert isinstance(about, Pod)
         self._world.events.append(PodEvent(about, warning, EventReason(reason), message))
 
 

@@ -16,10 +16,13 @@ from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.leader_election import NotReady
+from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.http_server import BodyReader
 from tests.conftest import examples
+from tests.fakes.claimbuilders import claim
+from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.fakes.corebuilders import pod as plain_pod
 from tests.fakes.http import ask, sent
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -31,7 +34,7 @@ pytestmark = pytest.mark.requirement("B1")
 class Served:
     """The handler on two nodes."""
 
-    def __init__(self, ready: str = "", intake: BodyReader | None = None) -> None:
+    def __init__(self, ready: str = "", intake: BodyReader | None = None, *, not_listed: str | None = None) -> None:
         self.ledger: Ledger = ledger_of(gpu_node("a"), gpu_node("b", mode="core_mem"))
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.notices: list[PodEvent] = []
@@ -43,7 +46,8 @@ class Served:
             if ready:
                 raise NotReady(ready)
 
-        self.app = create_app(verbs, ExtenderMetrics(), ExtenderGate(admit, lambda: ready), intake)
+        gate = ExtenderGate(admit, lambda: ready if not_listed is None else not_listed)
+        self.app = create_app(verbs, ExtenderMetrics(), gate, intake)
 
     async def call(self, path: str, body: bytes = b"", method: str = "POST", ends: bool = True) -> tuple[int, bytes]:
         return await ask(self.app, sent(path, body, method=method, ends=ends))
@@ -233,3 +237,37 @@ async def test_names_of_absurd_length_make_no_long_answer() -> None:
     refused = json.loads(body)["FailedAndUnresolvableNodes"]
     assert len(refused) == 5000
     assert max(map(len, refused.values())) <= LONGEST_REFUSAL
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B8")
+async def test_a_pod_with_claims_is_ranked_by_its_claims_and_by_nothing_else() -> None:
+    served = Served()
+    served.ledger.apply(NodeApplied(plain_node("c", mode="cgpu", claims=True)))
+    served.ledger.apply(ClaimApplied(claim("good", memory="4Gi")))
+    served.ledger.apply(ClaimApplied(claim("bad", memory="0")))
+    body = wire(plain_pod("p", cpu="1"))
+    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "good"}]
+    question = {"Pod": body, "Nodes": None, "NodeNames": ["a", "c", "new"]}
+    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
+    assert [each["Score"] for each in await served.ask("prioritize-claims", question)] == [0, 10, 0]
+    assert await served.ask("prioritize-without-gpus", question) == []
+    assert served.notices == []
+    body["status"]["resourceClaimStatuses"][0]["resourceClaimName"] = "bad"
+    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
+    assert served.notices[0].reason == "InvalidGPURequest"
+    assert "memory is 0" in served.notices[0].message
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B8")
+@pytest.mark.parametrize("not_listed", ["", "not listed"])
+async def test_a_replica_that_does_not_lead_answers_about_claims_once_it_has_listed(not_listed: str) -> None:
+    served = Served(ready="another replica leads", not_listed=not_listed)
+    question = {"Pod": wire(plain_pod("p", cpu="1")), "Nodes": None, "NodeNames": ["a"]}
+    assert "another replica" in (await served.ask("filter", question))["Error"]
+    answer = await served.ask("filter-claims", question)
+    assert (answer["NodeNames"], answer["Error"]) == (
+        (None, "filter-claims: not listed") if not_listed else (["a"], "")
+    )

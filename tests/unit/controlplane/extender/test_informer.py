@@ -14,9 +14,11 @@ from gputile.controlplane.evictable_pods import BoundPods
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
-from gputile.kube.objects import Applied, Replaced, UnreadableObject
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.conftest import examples
+from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, share
+from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 
 pytestmark = pytest.mark.requirement("B1")
@@ -130,3 +132,15 @@ def test_a_pod_that_has_other_gpus_of_its_node_wakes_whoever_was_refused() -> No
     assert freed == ["n0"], "nothing has changed"
     feed.pods(Applied(held(0, gpu=1)))
     assert freed == ["n0", "n0"]
+
+
+@pytest.mark.requirement("B8")
+def test_a_list_of_claims_ends_what_is_not_in_it_unless_it_could_not_be_read() -> None:
+    ledger = ledger_of(plain_node("n", mode="cgpu", claims=True))
+    feed = Informer(ledger, lambda _: None)
+    claims = [claim(name, result("n", 0, memory="1Gi"), memory="1Gi") for name in ("gone", "odd", "deleted", "kept")]
+    for each in claims:
+        feed.claims(Applied(each))
+    feed.claims(Deleted(claims[2]))
+    feed.claims(Replaced(claims[3:], [UnreadableObject("default", "odd", "uid-odd", "why")]))
+    assert {booking.uid for booking in ledger.bookings()} == {"uid-odd", "uid-kept"}

@@ -13,6 +13,7 @@ from gputile.controlplane.controller import pod_preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims
+from tests.unit.controlplane.extender.preemptedgangs import GangWorld
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -493,3 +494,27 @@ async def test_another_leader_goes_on() -> None:
     world.end(victim)
     assert await world.schedule("high")
     world.check()
+
+
+@pytest.mark.parametrize("fate", ["lost", "500"])
+async def test_whoever_has_perhaps_left_counts_in_its_gang(fate: str) -> None:
+    """Three run of a gang of two, on one GPU. The watch is behind: the next choice must not have a second one leave."""
+    world = GangWorld()
+    for i in range(5):
+        await world.run(f"full{i}", 14, 100)
+    gang = await world.gang("g", 3, 2, gib=5)
+    assert len(world.bound()) == 8
+    world.fates = {name: [fate] for name in gang}
+    world.add("high", 5, 10)
+    assert not await world.schedule("high")
+    await world.round()
+    assert len(world.cluster.evicted) == 1
+    world.cluster.readable = False
+    await world.round(6)
+    world.cluster.readable = True
+    for _ in range(3):
+        await world.round(6)
+    assert len(world.cluster.evicted) == 1
+    await world.live(30)
+    assert len(world.running(gang)) == 2
+    assert "high" in world.bound()

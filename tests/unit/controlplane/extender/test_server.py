@@ -10,13 +10,14 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.client import Attempts, Connection
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object, until
+from tests.fakes.claimbuilders import claim, result
 from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.kube.views import QUICK
@@ -103,6 +104,26 @@ async def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> 
         assert "gputile_ledger_bookings 1.0" in metrics
         for resource in ("pods", "nodes", "poddisruptionbudgets"):
             assert f'gputile_extender_reflector_lists_total{{resource="{resource}"}} ' in metrics
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B8")
+async def test_claims_are_watched_where_nodes_may_give_gpus_by_them() -> None:
+    path = "/apis/resource.k8s.io/v1/resourceclaims"
+    async with on_stage() as scene:
+        await scene.fits("p")
+        assert not [each for each in scene.server.requests if each.path == path]
+        held = claim("c", result("n", 0, memory="1Gi"), memory="1Gi")
+        scene.server.put(path, json.loads(msgspec.json.encode(held)))
+        scene.reloader.take(Configuration(features=Features(claims=True)))
+
+        async def wait_for_bookings(count: int) -> None:
+            while f"gputile_ledger_bookings {count}.0" not in (await scene.client.get("/metrics")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        await wait_for_bookings(1)
+        scene.server.put(path, json.loads(msgspec.json.encode(claim("c", memory="1Gi"))))
+        await wait_for_bookings(0)
 
 
 @pytest.mark.anyio

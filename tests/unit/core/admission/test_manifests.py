@@ -152,7 +152,15 @@ def test_a_pod_with_the_old_affinity_is_sent_and_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("document", "kind"),
-    [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods"), (1, "large-pods"), (1, "allocations"), (1, "gangs")],
+    [
+        (0, "gpu-pods"),
+        (0, "old-affinity"),
+        (0, "claims"),
+        (1, "gpu-pods"),
+        (1, "large-pods"),
+        (1, "allocations"),
+        (1, "gangs"),
+    ],
 )
 def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) -> None:
     """Nobody is sent twice, and nobody not at all."""

@@ -6,7 +6,7 @@ import pytest
 
 from gputile.core.devices.claim_request import parse_claim
 from gputile.core.devices.request import RequestError, RequestKind, Shape
-from tests.fakes.claims import claim
+from tests.fakes.claimbuilders import claim
 
 pytestmark = pytest.mark.requirement("B8")
 DISTINCT = [{"distinctAttribute": "gpu.gputile.io/uuid"}]

@@ -12,7 +12,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
-from tests.fakes.claims import claim, pod_with_claims, result
+from tests.fakes.claimbuilders import claim, pod_with_claims, result
 from tests.fakes.corebuilders import gpu_node, ledger_of, pod, request_of
 
 pytestmark = pytest.mark.requirement("B8")

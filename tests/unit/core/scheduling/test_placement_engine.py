@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -12,16 +12,17 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import MEMORY_UNIT_ANNOTATION, Placement
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.events import NodeApplied, PodApplied
+from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import FEW_GPUS
 from gputile.core.placement import packing_scores, vectorized
 from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
+from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, KeptFullness, PlacementEngine
-from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 NAMES = ["n0", "gone", "n1", "n2"]
@@ -209,13 +210,28 @@ def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> 
 
 
 @pytest.mark.requirement("T2")
-def test_topology_gives_the_connected_gpus_t2() -> None:
+@pytest.mark.parametrize(
+    ("mode", "asking", "held", "expected"),
+    [
+        ("topology", pod(asks={"aliyun.com/gpu": 2}), (), [1, 3]),
+        ("default", pod(asks={"nvidia.com/gpu": 2}), (), [1, 3]),
+        ("default", pod(asks={"nvidia.com/gpu": 1}), (), [0]),
+        ("default", pod(asks={"nvidia.com/gpu": 2}), (3,), [0, 1]),
+        ("cgpu", pod(mem=8, count=2), (), [1, 3]),
+        ("cgpu", pod(mem=8, count=2), (0, 2), [0, 2]),  # GPUs in use are filled first
+        ("cgpu", pod(mem=8, count=2), (0,), [0, 1]),
+    ],
+)
+def test_equally_good_gpus_are_the_connected_ones_t2(
+    mode: str, asking: Pod, held: tuple[int, ...], expected: list[int]
+) -> None:
     links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
-    decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
-        request_of(pod(asks={"aliyun.com/gpu": 2})), "n", 0
-    )
+    ledger = ledger_of(gpu_node(mode=mode, bandwidth=links))
+    for gpu in held:
+        book(ledger, f"h{gpu}", "n", share(f"GPU-n-{gpu}", 1024), whole=mode == "default")
+    decision = PlacementEngine(ledger).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
-    assert [c.gpu for c in decision.gpus] == [gpus_of("n", [15360] * 4)[i] for i in (1, 3)]
+    assert [chosen.gpu.index for chosen in decision.gpus] == expected
 
 
 @given(
@@ -315,3 +331,42 @@ def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, 
     assert isinstance(anew, Decision)
     assert anew.allocation is not None
     assert all(units * before <= each.mib < units * before + after for each in anew.allocation.gpus)
+
+
+def booked(policy: Placement, gpus: Sequence[int], asked: Sequence[int]) -> list[str]:
+    """The nodes of pods that ask for so many whole GPUs each, one after the other; "" for one that fits nowhere."""
+    ledger = Ledger(Configuration(placement=policy))
+    names = [f"n{i}" for i in range(len(gpus))]
+    for name, count in zip(names, gpus, strict=True):
+        ledger.apply(NodeApplied(gpu_node(name, mode="default", sizes=[24_000] * count)))
+    engine, found = PlacementEngine(ledger), []
+    for i, count in enumerate(asked):
+        asking = pod(f"p{i}", asks={"nvidia.com/gpu": count})
+        request = request_of(asking)
+        if engine.demand is not None:
+            engine.demand.observe(asking, request)
+            if engine.demand.due():
+                engine.reprice(prices(engine.demand.demand()))
+        name = next(iter(engine.best_first(request, names)), "")
+        decision = engine.decide(request, name, 0)
+        if isinstance(decision, Decision):
+            booking = decision.booking(asking, request, 0.0)
+            assert booking is not None
+            ledger.apply(Assumed(booking))
+        found.append(name)
+    return found
+
+
+@pytest.mark.requirement("B3")
+@settings(deadline=None)
+@given(st.integers(1, 6), st.sampled_from([2, 4, 8]), st.lists(st.sampled_from([1, 1, 2, 4, 8]), max_size=40))
+def test_of_equal_gains_the_fullest_node_is_taken(nodes: int, gpus: int, asked: list[int]) -> None:
+    """Equal nodes that lack GPUs alone: nothing but fullness tells them apart, and packing is binpack."""
+    packing = booked("packing", [gpus] * nodes, asked)
+    assert sum(map(bool, packing)) == sum(map(bool, booked("binpack", [gpus] * nodes, asked)))
+    left = dict.fromkeys((f"n{i}" for i in range(nodes)), gpus)
+    for name, count in zip(packing, asked, strict=True):
+        if name and left[name] == gpus:
+            assert not any(count <= free < gpus for free in left.values()), "an idle node is opened, a used one is not"
+        if name:
+            left[name] -= count

@@ -25,6 +25,7 @@ from gputile.core.ledger.events import (
     Assumed,
     Forgotten,
     NodeApplied,
+    NodeDeleted,
     PodApplied,
     PodDeleted,
     PodsReplaced,
@@ -41,7 +42,8 @@ from gputile.core.scheduling.bind import (
 )
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reserved_place import reserved_place, waits_for_first
-from tests.fakes.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import GIB15, book, container, gpu_node, ledger_of, pod, request_of, share
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
@@ -326,3 +328,35 @@ def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     assert ledger.booking("p") is by_watch
     pod_was_read(ledger, "p", by_watch, None, 9.0)
     assert ledger.booking("p") is None
+
+
+@pytest.mark.requirement("M13")
+def test_what_a_large_plan_costs_each_filter_is_bounded() -> None:
+    """Its places are judged once, and then those on nodes that changed."""
+
+    def costs(nodes: int) -> list[int]:
+        size = 8 * nodes
+        ledger = ledger_of(*(gpu_node(f"n{i}", mode="cgpu") for i in range(nodes)), configuration=GANGS)
+        pods = []
+        for i in range(size):
+            shares = (share(f"GPU-n{i % nodes}-0", 1024),)
+            allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
+            hold = Reservation("g/1", size, size, f"n{i % nodes}", LATER, allocation, first=i == 0)
+            asking = member(f"p{i}", 1, size=size)
+            notes = {RESERVATION_ANNOTATION: encode_reservation(hold)}
+            meta = msgspec.structs.replace(asking.metadata, annotations=notes)
+            pods.append(msgspec.structs.replace(asking, metadata=meta))
+            ledger.apply(PodApplied(pods[-1]))
+        assert reserved_place(ledger, pods[1], 0) == "n1"
+        book(ledger, "other", "n1", share("GPU-n1-1", 1024))
+        made = [calls(lambda: reserved_place(ledger, pods[1], 0))]
+        book(ledger, "thief", "n2", share("GPU-n2-0", GIB15))
+        made.append(calls(lambda: reserved_place(ledger, pods[1], 0)))
+        assert isinstance(reserved_place(ledger, pods[1], 0), Refusal)
+        ledger.apply(PodDeleted("thief"))
+        assert reserved_place(ledger, pods[1], 0) == "n1"
+        ledger.apply(NodeDeleted("n3"))
+        assert isinstance(reserved_place(ledger, pods[1], 0), Refusal)
+        return made
+
+    assert costs(40) == costs(4)

@@ -129,7 +129,7 @@ def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running:
             begun[reservation.plan] = True
     for pod in waiting:
         if (plan := _plan_of(pod)) not in begun:
-            begun[plan] = any(booking.begun for booking in cluster_state.ledger.by_plan(plan))
+            begun[plan] = bool(cluster_state.ledger.plan(plan).begun)
     return {plan for plan, has_begun in begun.items() if has_begun}
 
 
@@ -229,7 +229,7 @@ def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reserv
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
         return False
-    begun = any(member.begun for member in ledger.by_plan(reservation.plan))
+    begun = bool(ledger.plan(reservation.plan).begun)
     lost = lost_reservation(ledger, booking)
     return begun and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 

@@ -15,10 +15,10 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import Protocol
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
@@ -30,31 +30,6 @@ from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 
-class PodWriter(Protocol):
-    """The controller's writes on pods. Errors are those of ``gputile.kube.errors``."""
-
-    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write the reservation of this very version of the pod, or remove it; return the pod as stored.
-
-        ``nominated`` is its nominated node, "" for none; None leaves that as it is.
-
-        Raises:
-            Conflict: the pod has changed.
-        """
-
-    async def ungate(self, pod: Pod) -> Pod:
-        """Remove the gate of the pod's gang; return the pod as stored."""
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod, None where there is none of this name."""
-
-    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
-
-    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
-        """Say something about a pod."""
-
-
 class GangWriter:
     """Writes while this replica is ``active``; calls ``changed`` where another round is to follow soon."""
 
@@ -62,7 +37,7 @@ class GangWriter:
         self,
         cluster_state: ClusterState,
         planner: GangPlanner,
-        writer: PodWriter,
+        writer: ApiServerWriter,
         active: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:

@@ -175,6 +175,8 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        return EffectiveMode(Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1)
+        return EffectiveMode(
+            Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1, inventory.claims
+        )
     except (KeyError, ValueError):
         return None

@@ -116,9 +116,12 @@ class UsageFiles:
 
     def _places(self) -> dict[Path, Path | None]:
         """Return each place, and the link of the container that it is for."""
-        links = {str(path.readlink()): path for path in self._files() if path.is_symlink()}
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
+        if not places:
+            return {}
+        found = (self.path(each.name) for each in self._files() if each.is_symlink())
+        links = {str(path.readlink()): path for path in found}
         return {Path(each): links.get(self._target(Path(each))) for each in places}
 
     def _target(self, place: Path) -> str:
@@ -136,18 +139,20 @@ class UsageFiles:
 
     def cut_back(self) -> None:
         """Take back what containers have made their files longer by. What is in a place of its own ends there."""
-        for path in self._files():
-            if path.is_symlink():
+        for each in self._files():
+            if each.is_symlink():
                 continue
             try:
-                if path.lstat().st_size > USAGE_BYTES:
-                    os.truncate(path, USAGE_BYTES)
-                    log.warning("%s had been made longer, and is cut back: its container gains nothing by that", path)
+                if each.stat(follow_symlinks=False).st_size > USAGE_BYTES:
+                    os.truncate(each, USAGE_BYTES)
+                    log.warning(
+                        "%s had been made longer, and is cut back: its container gains nothing by that", each.path
+                    )
             except OSError as error:
-                log.error("%s cannot be cut back: %s", path, error)
+                log.error("%s cannot be cut back: %s", each.path, error)
 
     def names(self) -> list[str]:
-        return [path.name for path in self._files()]
+        return [each.name for each in self._files()]
 
     def is_held(self, name: str) -> bool:
         """Return whether a process of the container uses a GPU.
@@ -175,15 +180,15 @@ class UsageFiles:
 
     def keep_only(self, names: Iterable[str]) -> None:
         kept = set(names)
-        for path in self._files():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+        for each in self._files():
+            if each.name not in kept:
+                self.path(each.name).unlink(missing_ok=True)
         for _ in self._unused(self._places()):
             pass
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self.directory) as found:
-                return [self.path(each.name) for each in found if each.is_symlink() or each.is_file()]
+                return [each for each in found if each.is_symlink() or each.is_file()]
         except OSError:
             return []

@@ -11,6 +11,7 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
 from gputile.node.agent.time_shares import policy_of, time_shares
@@ -75,6 +76,8 @@ def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = 
 def _taken(node_config: NodeConfig, devices: PodDevices) -> dict[int, tuple[int, int]]:
     """Return the MiB and the percent of compute that a pod has of each GPU that is there, by its index."""
     taken: dict[int, tuple[int, int]] = {}
+    if isinstance(devices, PreparedClaim):
+        return {share.index: (share.mib, share.percent) for share in devices.shares}
     replicas = max(1, node_config.effective_mode.replicas) if node_config.replicated else 1
     for gpu in node_config.gpus(devices.gpus):
         if gpu.uuid in devices.ids_by_gpu.get(GPU_MEMORY, EMPTY):
@@ -174,7 +177,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
             parts = tuple(_parts(state, devices, container, guaranteed.get(directory, {})))
             isolated = devices.mode in LIBRARY_MODES
             yield MonitoredContainer(
-                PodContainer(devices.uid, devices.namespace, devices.name, container),
+                PodContainer(devices.pod_uid, devices.namespace, devices.name, container),
                 ids.get(container, ""),
                 len(directories) == 1,
                 directory if isolated else "",

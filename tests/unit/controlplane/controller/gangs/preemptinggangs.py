@@ -8,6 +8,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
@@ -21,7 +22,7 @@ from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECO
 
 
 @dataclass
-class Cluster:
+class Cluster(ApiServerWriter):
     """The API server: it stores at once what is written, and refuses the eviction of some pods.
 
     It answers nothing about the eviction of those in ``lost``, whether it executes it or not.

@@ -10,6 +10,7 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.rounds import Planners, Plans, Rounds, in_worker_thread
@@ -22,8 +23,11 @@ from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECO
 pytestmark = pytest.mark.requirement("M13")
 
 
-class BoundMeanwhile:
+class BoundMeanwhile(ApiServerWriter):
     """The first pod that the controller writes to was bound just before."""
+
+    def __init__(self) -> None:
+        pass
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")

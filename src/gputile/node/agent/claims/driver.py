@@ -1,0 +1,212 @@
+"""Answers the kubelet's calls about claims: prepares them, and releases them.
+
+A claim counts as a holder from before anything is written for it, and its record is written last: an agent that dies in
+the middle has promised nothing, and the kubelet asks again. What is there already is not written again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gputile.api.core import ObjectReference, Pod
+from gputile.api.reasons import EventReason
+from gputile.api.well_known import Mode
+from gputile.kube.errors import KubeError
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, Wakeup
+from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.claims.prepare import (
+    AskedClaim,
+    ClaimRefused,
+    allocation_record,
+    answer_of,
+    cdi_file,
+    cdi_name,
+    check_room,
+    limits_of,
+    prepared_claim,
+    with_containers,
+)
+from gputile.node.agent.claims.prepared_claim import PreparedClaim
+from gputile.node.agent.claims.slices import device_named
+from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
+from gputile.node.agent.holdings import hold_claims
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused
+from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+
+log = logging.getLogger(__name__)
+
+READ_WITHIN_S: Final = 10.0
+
+
+class ClaimsDriver:
+    """The claims of one node. ``compare`` wakes the loop that compares."""
+
+    def __init__(
+        self,
+        node: str,
+        state: AllocationState,
+        files: ClaimFiles,
+        preparation: ContainerPreparation,
+        cluster: NodeApi,
+        compare: Wakeup,
+    ) -> None:
+        self._node = node
+        self._state = state
+        self._files = files
+        self._preparation = preparation
+        self._cluster = cluster
+        self._compare = compare
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def answer(self, call: Call) -> CallAnswer | CallRefused:
+        if not self._files.store.mine:
+            return CallRefused(call.number, "UNAVAILABLE", "another agent serves this node by now")
+        try:
+            match call.method:
+                case "NodePrepareResources":
+                    return CallAnswer(call.number, await self._prepare_all(call.body))
+                case "NodeUnprepareResources":
+                    return CallAnswer(call.number, await self._release_all(call.body))
+                case unknown:
+                    return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+        except Exception as error:
+            log.exception("%s", call.method)
+            return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
+
+    async def _prepare_all(self, body: bytes) -> bytes:
+        asked = _asked(dra.NodePrepareResourcesRequest.FromString(body).claims)
+        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
+        answers = dict(zip((each.uid for each in asked), done, strict=True))
+        return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
+
+    async def _release_all(self, body: bytes) -> bytes:
+        asked = _asked(dra.NodeUnprepareResourcesRequest.FromString(body).claims)
+        errors = {each.uid: await self._release(each.uid) for each in asked}
+        answers = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
+        return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
+
+    def restore(self) -> list[AskedClaim]:
+        """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
+
+        Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
+        """
+        found, wanted = self._files.records(), self._files.kubelet_claims()
+        if wanted is not None:
+            found = {uid: claim for uid, claim in found.items() if uid in wanted}
+        self._files.keep_only(found.keys() | (wanted or {}).keys())
+        hold_claims(self._state, found, time.time_ns())
+        if wanted is None:
+            wanted = {uid: AskedClaim(each.namespace, each.claim, uid) for uid, each in found.items()}
+        return [each for each in wanted.values() if each.uid not in found or not self._files.has_cdi(each.uid)]
+
+    async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
+        """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
+        for asked in lost:
+            await self._prepare_answer(asked)
+
+    async def _prepare_answer(self, asked: AskedClaim) -> dra.NodePrepareResourceResponse:
+        try:
+            async with self._busy.setdefault(asked.uid, asyncio.Lock()):
+                claim = await self._prepare(asked)
+        except ClaimRefused as error:
+            log.error("claim %s is not prepared: %s", asked.key, error)
+            return dra.NodePrepareResourceResponse(error=str(error))
+        except (NotYet, KubeError, OSError) as error:
+            log.warning("claim %s is not prepared yet: %s", asked.key, error)
+            return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
+        return dra.NodePrepareResourceResponse(
+            devices=[
+                dra.Device(
+                    request_names=[each.request],
+                    pool_name=self._node,
+                    device_name=each.name,
+                    cdi_device_ids=each.cdi,
+                    share_id=each.share_id or None,
+                )
+                for each in claim.results
+            ]
+        )
+
+    async def _prepare(self, asked: AskedClaim) -> PreparedClaim:
+        state, before = self._state, self._state.claims.get(asked.uid)
+        found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
+        claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
+        claim = with_containers(state, claim, await self._pod_of(claim))
+        try:
+            check_room(state, claim)
+        except ClaimRefused as error:
+            about = ObjectReference(
+                api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
+            )
+            self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
+            raise
+        claim = self._with_devices(claim)
+        self._hold(claim)
+        try:
+            await self._write(claim)
+        except BaseException:
+            if before is None:
+                self._drop(claim.uid)
+            raise
+        self._compare.wish()
+        return claim
+
+    async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
+        """Return the pod of the claim's name; it may be one that the watch has not told of yet."""
+        known = self._state.pods.get(claim.key)
+        if known is not None and known.uid == claim.owner:
+            return known.pod
+        return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
+
+    def _with_devices(self, claim: PreparedClaim) -> PreparedClaim:
+        """Add the CDI devices of each result: the GPU's own, as far as the runtime knows one, and the claim's."""
+        config, results = self._state.node_config, []
+        for result in claim.results:
+            device = device_named(config, result.name)
+            own = self._files.cdi_devices(device.uuid) if device is not None else ()
+            results.append(msgspec.structs.replace(result, cdi=(*own, cdi_name(claim.uid))))
+        return msgspec.structs.replace(claim, results=tuple(results))
+
+    async def _write(self, claim: PreparedClaim) -> None:
+        state, store, limits = self._state, self._files.store, limits_of(claim)
+        pod = state.pod_of(claim)
+        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
+        response = self._preparation.response(Mode(claim.mode), answer)
+        mounts = {mount.container_path: mount.host_path for mount in response.mounts}
+        if claim.directory not in state.started or store.limits(claim.directory) != limits:
+            record = allocation_record(claim, mounts)
+            self._preparation.prepare(answer, record)
+            self._compare.wish()  # a daemon for several GPUs starts when they are held
+            await self._preparation.start(Start(claim.directory, limits, record, mounts), state)
+        seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
+        self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
+
+    async def _release(self, uid: str) -> str:
+        """Release a claim, known or not; return what went wrong, "" if nothing did."""
+        if not uid.replace("-", "").isalnum():
+            return ""
+        async with self._busy.setdefault(uid, asyncio.Lock()):
+            try:
+                self._files.remove(uid)
+            except OSError as error:
+                return str(error)
+            self._drop(uid)
+        self._compare.wish()
+        return ""
+
+    def _hold(self, claim: PreparedClaim) -> None:
+        hold_claims(self._state, {**self._state.claims, claim.uid: claim}, time.time_ns())
+
+    def _drop(self, uid: str) -> None:
+        left = {key: claim for key, claim in self._state.claims.items() if key != uid}
+        hold_claims(self._state, left, time.time_ns())
+
+
+def _asked(claims: Iterable[dra.Claim]) -> list[AskedClaim]:
+    return [AskedClaim(each.namespace, each.name, each.uid) for each in claims]

@@ -1,0 +1,161 @@
+"""Publishes the node's ResourceSlice while it gives its GPUs by claims.
+
+The slice is written when it differs from what is wanted, and again when somebody has deleted it: a kubelet does that
+when it starts. An API server drops fields whose feature gate is off without an error, so what it has stored is compared
+with what was sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from gputile.api.core import NodeCondition, node_condition
+from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSliceSpec
+from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import NodeApi, Wakeup
+from gputile.node.agent.claims.slices import device_health, dropped_fields, slice_of
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.settings import HostPaths
+from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.node.nvml.probe import ProbedMachine
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 5.0
+LOOK_EVERY_S: Final = 1.0
+HEALTH_EVERY_S: Final = 600
+HEALTH_FOR_S: Final = 3600  # a kubelet that hears nothing for so long calls the health of devices unknown
+
+
+class SlicePublisher:
+    """The slice of one node. ``publish`` wakes the loop that calls the method of this name."""
+
+    def __init__(
+        self, state: AllocationState, cluster: NodeApi, kubelet: KubeletLink, paths: HostPaths, publish: Wakeup
+    ) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._kubelet = kubelet
+        self._paths = paths
+        self._publish = publish
+        self._stored: dict[str, ResourceSlice] = {}
+        self._written: tuple[ResourceSlice, ResourceSliceSpec] | None = None  # what was sent, and stored of it
+        self._dropped: frozenset[str] = frozenset()
+        self._problem = ""
+
+    def on_slices(self, event: WatchEvent[ResourceSlice]) -> None:
+        match event:
+            case Applied(found):
+                self._stored[found.metadata.name] = found
+            case Deleted(found):
+                self._stored.pop(found.metadata.name, None)
+            case Replaced(all_of_them):
+                self._stored = {each.metadata.name: each for each in all_of_them}
+            case _:
+                return
+        self._publish.wish()
+
+    async def watching(self, watch: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run ``watch`` for as long as the node gives its GPUs by claims: no other node needs to know of slices."""
+        watching: asyncio.Task[object] | None = None
+        try:
+            while True:
+                if self._by_claims and watching is None:
+                    watching = asyncio.create_task(watch())
+                elif watching is not None and not self._by_claims and not self._stored:
+                    watching.cancel()
+                    await asyncio.wait((watching,))
+                    watching = None
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait((watching,))
+
+    async def publish(self, machine: ProbedMachine) -> None:
+        """Serve the kubelet and publish the slice, or neither, as the mode in force is. What fails is tried again."""
+        serves = self._by_claims or bool(self._state.claims)
+        self._kubelet.serve_claims(self._health() if serves else None)
+        try:
+            await self._publish_slice(machine)
+        except (NotFound, Invalid, Forbidden) as error:
+            self._problem = f"the API server refuses the node's ResourceSlice: {error}"
+            if isinstance(error, NotFound):
+                self._problem = f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
+        except KubeError as error:
+            log.warning("the node's ResourceSlice is not written, and is tried again: %s", error)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._publish.wish)
+
+    def condition(self) -> NodeCondition:
+        kind = ConditionType.CLAIMS_REFUSED
+        if self._problem:
+            return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
+        text = "GPUs are given by claims" if self._by_claims else "the node's label does not ask for claims"
+        return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
+
+    @property
+    def _by_claims(self) -> bool:
+        return self._state.node_config.effective_mode.claims
+
+    async def _publish_slice(self, machine: ProbedMachine) -> None:
+        self._problem = self._unable()
+        wanted = self._wanted(machine)
+        for name in [name for name in self._stored if wanted is None or name != wanted.metadata.name]:
+            await self._cluster.delete_slice(name)
+            self._stored.pop(name, None)
+        if wanted is None:
+            self._written = None
+            return
+        stored = self._stored.get(wanted.metadata.name)
+        if stored is None or self._written != (wanted, stored.spec):
+            answered = await self._cluster.apply_slice(wanted)
+            self._written, self._stored[wanted.metadata.name] = (wanted, answered.spec), answered
+            self._dropped |= dropped_fields(wanted, answered)
+            if self._dropped:
+                self._publish.wish()
+
+    def _unable(self) -> str:
+        """Return why this node cannot give its GPUs by claims, "" if it can or need not."""
+        if not self._by_claims:
+            return ""
+        registry = self._paths.plugin_registry
+        if not registry.is_dir():
+            return f"the agent does not see the kubelet's directory {registry}"
+        if self._paths.cdi is None:
+            return "claims need the container runtime's CDI: give the agent its directory (--cdi-dir)"
+        lacking = sorted(self._dropped - {"taints"})
+        if lacking and self._state.node_config.mode.shared:
+            return (
+                f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims cannot share a GPU: that "
+                "needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; in mode default the node gives "
+                "whole GPUs"
+            )
+        return ""
+
+    def _wanted(self, machine: ProbedMachine) -> ResourceSlice | None:
+        state = self._state
+        offers = self._by_claims and not self._problem and state.node_config.withheld is None
+        if state.node is None or not offers or state.advertised.decided.closing:
+            return None
+        most, taints = state.configuration.max_pods_per_gpu, "taints" not in self._dropped
+        return slice_of(state.node, state.node_config, machine, most, taints=taints)
+
+    def _health(self) -> bytes:
+        config, now = self._state.node_config, int(time.time()) // HEALTH_EVERY_S * HEALTH_EVERY_S
+        pool = self._state.node.metadata.name if self._state.node is not None else ""
+        return dra.NodeWatchResourcesResponse(
+            devices=[
+                dra.DeviceHealth(
+                    device=dra.DeviceIdentifier(pool_name=pool, device_name=name),
+                    health=dra.HEALTHY if healthy else dra.UNHEALTHY,
+                    last_updated_time=now,
+                    health_check_timeout_seconds=HEALTH_FOR_S,
+                )
+                for name, healthy in device_health(config)
+            ]
+        ).SerializeToString()

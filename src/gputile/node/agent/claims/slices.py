@@ -1,0 +1,172 @@
+"""Makes the ResourceSlice that offers a node's GPUs to claims.
+
+kube-scheduler takes the first device that fits, in the order of the slice. Nothing in a slice depends on use: each
+change makes kube-scheduler try all pods again that wait for devices, and an autoscaler copies the slice for the next
+node of a group, use and all. In the modes with isolation claims share a GPU; in all others each has a device alone.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gputile.api.core import Node, ObjectMeta, OwnerReference
+from gputile.api.resource_claims import (
+    CORES,
+    MEMORY,
+    PODS,
+    CapacityPolicy,
+    CapacityRange,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceTaint,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+    device_name,
+    gpu_index,
+)
+from gputile.api.well_known import DRIVER, MIG_PREFIX, Mode
+from gputile.core.devices.inventory import CORE_PERCENT, Gpu
+from gputile.node.agent.node_config import MigDevice, NodeConfig
+from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+
+BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+UNHEALTHY_TAINT: Final = "gputile.io/unhealthy"
+CORE_STEP: Final = 5
+_LONGEST_STRING: Final = 64
+_LONGEST_NAME: Final = 63
+
+
+def instance_name(instance: MigDevice) -> str:
+    """Return how a ResourceSlice names a MIG instance: by its GPU and its UUID, as a DNS label."""
+    name = f"{device_name(instance.index)}-{instance.uuid.lower()}"
+    return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
+
+
+def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
+    """Return the GPU or MIG instance that a ResourceSlice names so, None where it is not there."""
+    index = gpu_index(name)
+    gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
+    return gpu or next((each for each in config.instances if instance_name(each) == name), None)
+
+
+def slice_of(
+    node: Node, config: NodeConfig, machine: ProbedMachine, most_pods: int, *, taints: bool = True
+) -> ResourceSlice:
+    """Return what a node offers to claims, of which at most ``most_pods`` share a GPU.
+
+    Devices that are not healthy have a taint; without ``taints``, where the API server knows none, they are left out.
+    """
+    meta = node.metadata
+    owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True)
+    found = (each for each in _devices(config, machine, most_pods) if taints or not each.taints)
+    return ResourceSlice(
+        metadata=ObjectMeta(name=f"{meta.name}-{DRIVER}", owner_references=(owner,)),
+        spec=ResourceSliceSpec(
+            driver=DRIVER, pool=ResourcePool(name=meta.name, generation=1), node_name=meta.name, devices=tuple(found)
+        ),
+    )
+
+
+def device_health(config: NodeConfig) -> list[tuple[str, bool]]:
+    """Return the name of each device, and whether it is healthy."""
+    gpus = [(device_name(gpu.index), gpu.healthy) for gpu in config.inventory.gpus]
+    return gpus + [(instance_name(each), each.healthy) for each in config.instances]
+
+
+def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[str]:
+    """Return the fields that an API server has not stored, since their feature gate is off there."""
+    there, lost = {each.name: each for each in stored.spec.devices}, set()
+    for device in wanted.spec.devices:
+        kept = there.get(device.name, SliceDevice(name=device.name))
+        if device.allow_multiple_allocations and not kept.allow_multiple_allocations:
+            lost.add("allowMultipleAllocations")
+        if device.taints and not kept.taints:
+            lost.add("taints")
+        for name, capacity in device.capacity.items():
+            stored_capacity = kept.capacity.get(name)
+            if capacity.request_policy and (stored_capacity is None or stored_capacity.request_policy is None):
+                lost.add("requestPolicy")
+    return frozenset(lost)
+
+
+def _devices(config: NodeConfig, machine: ProbedMachine, most_pods: int) -> Iterator[SliceDevice]:
+    whole = {gpu.index: gpu for gpu in config.inventory.gpus}
+    for probed in machine.gpus:
+        gpu = whole.get(probed.index)
+        if gpu is not None:
+            shared = config.mode.shared
+            yield SliceDevice(
+                name=device_name(gpu.index),
+                attributes=_attributes(probed, machine, gpu.uuid, shared=shared),
+                capacity=_shared_capacity(config.mode, gpu, most_pods) if shared else _memory(gpu.mib),
+                taints=_taints(healthy=gpu.healthy),
+                allow_multiple_allocations=shared or None,
+            )
+        for instance in config.instances:
+            if instance.index == probed.index:
+                profile = DeviceAttribute(string_value=instance.resource.removeprefix(MIG_PREFIX))
+                yield SliceDevice(
+                    name=instance_name(instance),
+                    attributes={**_attributes(probed, machine, instance.uuid, shared=False), "profile": profile},
+                    capacity=_memory(instance.mib),
+                    taints=_taints(healthy=instance.healthy),
+                )
+
+
+def _attributes(gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool) -> dict[str, DeviceAttribute]:
+    texts = {"uuid": uuid, "model": gpu.model, BUS_ID: _bus_id(gpu.bus_id)}
+    versions = {"driverVersion": _version(machine.driver), "cudaVersion": _version(".".join(map(str, machine.cuda)))}
+    numbers = {"index": gpu.index} | ({"numaNode": gpu.numa} if gpu.numa >= 0 else {})
+    return {
+        **{name: DeviceAttribute(string_value=text[:_LONGEST_STRING]) for name, text in texts.items() if text},
+        **{name: DeviceAttribute(version_value=version) for name, version in versions.items() if version},
+        **{name: DeviceAttribute(int_value=number) for name, number in numbers.items()},
+        "shared": DeviceAttribute(bool_value=shared),
+    }
+
+
+def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
+    """Return what claims may take of a GPU. Who names no memory or compute gets all of it; each claim is one pod."""
+    size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
+    memory = CapacityPolicy(default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi"))
+    found = {MEMORY: DeviceCapacity(value=size, request_policy=memory)}
+    if mode is Mode.CORE_MEM:
+        steps = CapacityRange(min=str(CORE_STEP), max=whole, step=str(CORE_STEP))
+        found[CORES] = DeviceCapacity(value=whole, request_policy=CapacityPolicy(default=whole, valid_range=steps))
+    found[PODS] = DeviceCapacity(value=str(most_pods), request_policy=CapacityPolicy(default="1", valid_values=("1",)))
+    return found
+
+
+def _memory(mib: int) -> dict[str, DeviceCapacity]:
+    return {MEMORY: DeviceCapacity(value=binary_quantity(mib))}
+
+
+def _taints(*, healthy: bool) -> tuple[DeviceTaint, ...]:
+    return () if healthy else (DeviceTaint(key=UNHEALTHY_TAINT, effect="NoSchedule"),)
+
+
+def binary_quantity(mib: int) -> str:
+    """Return a size as the API server writes it.
+
+    >>> binary_quantity(81920)
+    '80Gi'
+    """
+    for suffix in ("Mi", "Gi", "Ti"):
+        if mib % 1024 or suffix == "Ti":
+            break
+        mib //= 1024
+    return f"{mib}{suffix}"
+
+
+def _version(text: str) -> str:
+    """Return a version as semver.org has it, with three numbers and no leading zeros; "" where there is no number."""
+    numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
+    return ".".join([*numbers, "0", "0"][:3]) if numbers and any(number != "0" for number in numbers) else ""
+
+
+def _bus_id(text: str) -> str:
+    """Return a bus ID of nvidia-smi as the kernel writes it: ``0000:3b:00.0`` for ``00000000:3B:00.0``."""
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if rest else ""

@@ -1,0 +1,194 @@
+"""GPUs by claims on a real kubelet and containerd: the right GPU and its limits, whoever dies meanwhile."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputile.api.resource_claims import RESOURCE_API, RESOURCE_SLICES_PATH
+from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL, SHARE_CLASS
+from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent.claims.claim_files import KUBELET_FILE
+from gputile.node.agent.claims.prepared_claim import DIRECTORY_PREFIX
+from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod_of
+from tests.localcluster.controlplane import ControlPlane
+
+pytestmark = pytest.mark.requirement("B8")
+
+CLASSES = f"/apis/{RESOURCE_API}/deviceclasses"
+
+
+@pytest.fixture(scope="module")
+def node(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """A node whose GPUs are shared by claims."""
+    labels = {MODE_LABEL: "cgpu", CLAIMS_LABEL: "true"}
+    rule = 'device.driver == "gpu.gputile.io" && device.attributes["gpu.gputile.io"].shared'
+    body = {
+        "apiVersion": RESOURCE_API,
+        "kind": "DeviceClass",
+        "metadata": {"name": SHARE_CLASS},
+        "spec": {"selectors": [{"cel": {"expression": rule}}]},
+    }
+    control_plane.api.post(CLASSES, body)
+    try:
+        with gpu_node(control_plane, node_programs, "claims", labels, kind="t4", cdi=True) as here:
+            describe_gpus(here)
+            here.plane.wait(lambda: bool(slices(here)), "the node's slice")
+            yield here
+    finally:
+        control_plane.api.delete(f"{CLASSES}/{SHARE_CLASS}")
+
+
+def describe_gpus(here: GpuNode) -> None:
+    """Describe the GPUs to the container runtime as NVIDIA's toolkit does: this machine has no device files of them."""
+    devices = [
+        {"name": gpu.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={gpu.uuid}"]}} for gpu in here.agent.machine.gpus
+    ]
+    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+    (here.node.directory / "cdi" / "nvidia.json").write_text(json.dumps(spec))
+    agents = here.agent.pids()
+    here.agent.kill_agent()  # the next one reads it
+    here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent")
+
+
+def slices(here: GpuNode) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = here.plane.api.get(RESOURCE_SLICES_PATH)["items"]
+    return found
+
+
+def claims_path(namespace: str, name: str = "") -> str:
+    return f"/apis/{RESOURCE_API}/namespaces/{namespace}/resourceclaims/{name}".rstrip("/")
+
+
+def create_claim(here: GpuNode, namespace: str, name: str, memory: str) -> None:
+    exactly = {"deviceClassName": SHARE_CLASS, "capacity": {"requests": {"memory": memory}}}
+    body = {
+        "apiVersion": RESOURCE_API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    here.plane.api.post(claims_path(namespace), body)
+
+
+def claiming_pod(name: str, claim: str, **spec: Any) -> dict[str, Any]:
+    container = probe_container("main", {}) | {"resources": {"claims": [{"name": "gpu"}]}}
+    asks = [{"name": "gpu", "resourceClaimName": claim}]
+    return probe_pod_of(name, [container], resourceClaims=asks, **spec)
+
+
+def start(here: GpuNode, namespace: str, memory: str, *names: str) -> None:
+    for name in names:
+        create_claim(here, namespace, name, memory)
+    here.create(namespace, *(claiming_pod(name, name) for name in names))
+
+
+def allocated_uuid(here: GpuNode, namespace: str, claim: str) -> str:
+    """Return the GPU that kube-scheduler has allocated."""
+    (result,) = here.plane.api.get(claims_path(namespace, claim))["status"]["allocation"]["devices"]["results"]
+    index = int(result["device"].removeprefix("gpu-"))
+    inventory = decode_inventory(here.node.object()["metadata"]["annotations"]["gputile.io/inventory"])
+    return next(gpu.uuid for gpu in inventory.gpus if gpu.index == index)
+
+
+def wrong(here: GpuNode, namespace: str, mib: int) -> list[str]:
+    """Return what containers see that is not what was allocated."""
+    found = []
+    for pod in here.pods(namespace):
+        name, said = pod["metadata"]["name"], here.said(pod, "main")
+        uuid = allocated_uuid(here, namespace, name)
+        if (
+            said.get(VISIBLE) != uuid
+            or said.get("CARD_BY_CDI") != uuid
+            or f'"mib":{mib}' not in said.get(LIMITS, "")
+            or uuid not in said[LIMITS]
+        ):
+            found.append(f"{name}: allocated {uuid}, sees {said.get(VISIBLE)}, limits {said.get(LIMITS)}")
+    return found
+
+
+def end(here: GpuNode, namespace: str) -> None:
+    """Delete pods and claims, and wait until nothing is left of them on the node."""
+    for pod in here.pods(namespace):
+        here.delete_now(namespace, pod["metadata"]["name"])
+    for claim in here.plane.api.get(claims_path(namespace))["items"]:
+        here.plane.api.delete(claims_path(namespace, claim["metadata"]["name"]))
+    here.plane.wait(lambda: not left(here), "claims to be released", 180.0, 0.5)
+
+
+def left(here: GpuNode) -> list[str]:
+    """Return what lies on the node of claims."""
+    directories = (here.node.directory / "state" / "allocations").glob(f"{DIRECTORY_PREFIX}*")
+    files = (here.node.directory / "cdi").glob("gputile.io-claim-*")
+    return sorted(path.name for path in (*directories, *files))
+
+
+def test_the_slice_offers_shares_and_the_node_no_extended_resource(node: GpuNode) -> None:
+    (found,) = slices(node)
+    assert [each["name"] for each in found["spec"]["devices"]] == [f"gpu-{index}" for index in range(4)]
+    assert all(each["allowMultipleAllocations"] for each in found["spec"]["devices"])
+    assert node.allocatable().get(GPU_MEMORY, "0") == "0"
+    status = {each["type"]: each["status"] for each in node.node.object()["status"]["conditions"]}
+    assert status["gputile.io/ClaimsRefused"] == "False"
+
+
+def test_a_pod_gets_the_gpu_that_was_allocated_with_its_limits(node: GpuNode, namespace: str) -> None:
+    start(node, namespace, "8Gi", "one", "two", "three")
+    node.wait_running(3, namespace)
+    assert wrong(node, namespace, 8192) == []
+    end(node, namespace)
+
+
+def test_pods_start_whoever_is_killed(node: GpuNode, namespace: str) -> None:
+    """The agent, the kubelet, and the gateway with its agent; nothing is left at the end."""
+    start(node, namespace, "2Gi", "before")
+    node.wait_running(1, namespace)
+    start(node, namespace, "2Gi", *(f"a{i}" for i in range(4)))
+    node.agent.kill_agent()
+    start(node, namespace, "2Gi", *(f"b{i}" for i in range(4)))
+    node.node.kubelet.kill()
+    node.node.kubelet.start()
+    node.agent.process.kill()
+    node.agent.process.start()
+    node.wait_running(9, namespace, timeout=240.0)
+    assert wrong(node, namespace, 2048) == []
+    node.agent.kill_agent()
+    end(node, namespace)
+
+
+def test_a_slice_that_somebody_deletes_is_there_again(node: GpuNode) -> None:
+    (before,) = slices(node)
+    node.plane.api.delete(f"{RESOURCE_SLICES_PATH}/{before['metadata']['name']}")
+    node.plane.wait(lambda: [each["spec"] for each in slices(node)] == [before["spec"]], "the slice again")
+
+
+def test_the_kubelet_knows_of_prepared_claims_what_the_agent_reads(node: GpuNode, namespace: str) -> None:
+    """The format of its private file, by which the agent tells claims of the past."""
+    start(node, namespace, "1Gi", "one")
+    node.wait_running(1, namespace)
+    uid = node.plane.api.get(claims_path(namespace, "one"))["metadata"]["uid"]
+    assert uid in (node.node.directory / "kubelet" / KUBELET_FILE).read_text()
+    assert f"{DIRECTORY_PREFIX}{uid}" in left(node)
+    end(node, namespace)
+
+
+def test_the_label_waits_for_the_pods_of_claims(node: GpuNode, namespace: str) -> None:
+    start(node, namespace, "1Gi", "one")
+    node.wait_running(1, namespace)
+    node.label({CLAIMS_LABEL: None})
+    try:
+
+        def pending() -> bool:
+            conditions = node.node.object()["status"]["conditions"]
+            return any(each["type"] == "gputile.io/ModePending" and each["status"] == "True" for each in conditions)
+
+        node.plane.wait(pending, "the change to wait")
+        assert len(slices(node)) == 1
+        end(node, namespace)
+        node.plane.wait(lambda: int(node.allocatable().get(GPU_MEMORY, "0")) > 0, "extended resources", 60.0)
+        node.plane.wait(lambda: not slices(node), "the slice to be gone")
+    finally:
+        node.label({CLAIMS_LABEL: "true"})
+    node.plane.wait(lambda: bool(slices(node)), "the slice again", 60.0)

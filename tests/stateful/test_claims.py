@@ -1,0 +1,351 @@
+"""An agent that prepares and releases claims, is killed before any of its writes, and finds damaged files.
+
+What must hold after every step: what is prepared on a GPU never adds up to more than it has, and each prepared claim
+has its CDI file, and in the directory that this mounts its own limits. A new agent that can read the claims counts just
+those that the kubelet has. When all are released nothing is left on the node.
+"""
+
+import asyncio
+import itertools
+import json
+import tempfile
+import time
+import zlib
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gputile.api.core import Pod
+from gputile.api.resource_claims import ResourceClaim
+from gputile.api.well_known import DRIVER, Mode
+from gputile.kube.errors import ConnectionFailed
+from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.api_server import Wakeup
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.claims.claim_files import KUBELET_FILE, ClaimFiles
+from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.prepare import AskedClaim
+from gputile.node.agent.container_start import ContainerPreparation
+from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.holdings import keep_only
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import HostPaths
+from gputile.node.agent.time_shares import TimeShares
+from gputile.node.arbiter.agent_messages import Assignment
+from gputile.node.gateway.link import Call, CallAnswer, CallRefused, NodeLock
+from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from tests.conftest import examples
+from tests.fakes.agentcluster import NODE, FakeCluster
+from tests.fakes.claims import allocated, claiming_pod, claims_node, share
+from tests.integration.agent.scene import machine
+from tests.localcluster.nosuid import nosuid_directory
+from tests.stateful.filekiller import FileKiller, Killed
+
+pytestmark = pytest.mark.requirement("B8")
+
+GPU_MIB, GPUS = 8192, 2
+T = TypeVar("T")
+Damage = Literal["lost", "half", "garbage"]
+writes = st.none() | st.integers(0, 14)  # before which of them the agent is killed
+
+
+class ClaimCluster(FakeCluster):
+    """An API server with claims, which ``down`` takes away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, ResourceClaim] = {}
+
+    async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
+        if self.down:
+            raise ConnectionFailed("the API server is away")
+        return self.claims.get(f"{namespace}/{name}")
+
+    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
+        claims = [f"{each.metadata.name}" for each in self.claims.values() if each.pods[0].name == name]
+        return claiming_pod(name, {"main": claims})
+
+
+class ClaimingNode(RuleBasedStateMachine):
+    """The agent, the kubelet's manager of claims, and kube-scheduler, which counts what it allocates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp(prefix="gputile-claims-"))
+        usage = nosuid_directory()
+        pod_resources, state = self.directory / "kubelet" / "pod-resources" / "kubelet.sock", self.directory / "state"
+        pod_resources.parent.mkdir(parents=True)
+        self.paths = HostPaths(Path("none"), pod_resources, state, cdi=self.directory / "cdi", usage=usage)
+        self.cluster = ClaimCluster()
+        self.killer = FileKiller((self.directory / "state", self.directory / "cdi", usage), lambda: None)
+        self.names = itertools.count()
+        self.known: dict[str, AskedClaim] = {}  # what the kubelet has written down
+        self.prepared: dict[str, ResourceClaim] = {}  # what it was answered
+        self.damaged: set[str] = set()
+
+    @initialize(mode=st.sampled_from([Mode.CGPU, Mode.CORE_MEM]))
+    def begin(self, mode: Mode) -> None:
+        self.mode = mode
+        self.start_agent()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def start_agent(self) -> None:
+        self.killer.revive()
+        there = machine([GPU_MIB] * GPUS)
+        self.state = claims_node(self.mode, there)
+        self.store = NodeFiles(self.paths.state, NodeLock(self.paths.claim, ""), UsageFiles(self.paths.usage))
+        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode, ())
+        cdi = CdiFiles(self.directory / "cdi", self.directory)
+        cdi.refresh(there)
+        arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
+        daemons = MpsDaemons(self.paths.state / "mps", "none")
+        preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
+        files = ClaimFiles(self.store, cdi, self.paths.kubelet)
+        self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
+        lost = self.driver.restore()
+        self.do(self.driver.prepare_again(lost))
+        if not self.cluster.down:
+            self.damaged.clear()
+            assert self.state.claims.keys() >= self.prepared.keys()
+        assert self.state.claims.keys() <= self.known.keys()
+
+    def write_down(self) -> None:
+        """The kubelet writes its checkpoint."""
+        infos = [
+            {
+                "DriverState": {DRIVER: {"Devices": None}},
+                "ClaimUID": e.uid,
+                "ClaimName": e.name,
+                "Namespace": e.namespace,
+            }
+            for e in self.known.values()
+        ]
+        data = json.dumps({"kind": "DRACheckpoint", "ClaimInfoStateList": infos})
+        text = json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())})
+        (self.paths.kubelet / KUBELET_FILE).write_text(text)
+
+    def call(self, method: str, body: bytes, kill: int | None) -> bytes | None:
+        """Return the agent's answer, None where it was killed meanwhile, and another one has come."""
+        if kill is not None:
+            self.killer.arm([kill])
+        try:
+            answered = self.do(self.driver.answer(Call(1, method, DRIVER, body)))
+        except Killed:
+            self.killer.disarm()
+            self.start_agent()
+            return None
+        self.killer.disarm()
+        assert isinstance(answered, CallAnswer)
+        return answered.body
+
+    def room(self, index: int) -> int:
+        """Return what kube-scheduler has left of a GPU."""
+        claims = self.cluster.claims.values()
+        return GPU_MIB - sum(each.mib for c in claims for each in c.gpus if each.device == f"gpu-{index}")
+
+    @rule(index=st.integers(0, GPUS - 1), gib=st.integers(1, 8))
+    def allocate(self, index: int, gib: int) -> None:
+        if self.room(index) >= gib * 1024:
+            amounts = {"cores": "5"} if self.mode is Mode.CORE_MEM else {}
+            name = f"c{next(self.names)}"
+            claim = allocated(name, share(index, f"{gib}Gi", **amounts), pods=(name,))
+            self.cluster.claims[claim.key] = claim
+
+    @precondition(lambda self: self.cluster.claims.keys() - {each.key for each in self.known.values()})
+    @rule(data=st.data(), index=st.integers(0, GPUS - 1))
+    def allocate_again(self, data: st.DataObject, index: int) -> None:
+        """A claim that is not prepared any more is allocated for another pod."""
+        free = sorted(self.cluster.claims.keys() - {each.key for each in self.known.values()})
+        before = self.cluster.claims.pop(data.draw(st.sampled_from(free)))
+        if self.room(index) >= GPU_MIB // 4:
+            name = before.metadata.name
+            amounts = {"cores": "5"} if self.mode is Mode.CORE_MEM else {}
+            before = allocated(name, share(index, "2Gi", **amounts), pods=(f"{name}-{next(self.names)}",))
+        self.cluster.claims[before.key] = before
+
+    @precondition(lambda self: self.cluster.claims)
+    @rule(data=st.data(), kill=writes)
+    def prepare(self, data: st.DataObject, kill: int | None) -> None:
+        self.prepare_claim(data.draw(st.sampled_from(sorted(self.cluster.claims))), kill)
+
+    def prepare_claim(self, key: str, kill: int | None = None) -> None:
+        claim = self.cluster.claims[key]
+        uid = claim.metadata.uid
+        self.known[uid] = AskedClaim(claim.metadata.namespace, claim.metadata.name, uid)
+        self.write_down()
+        asked = dra.Claim(namespace=claim.metadata.namespace, name=claim.metadata.name, uid=uid)
+        body = self.call(
+            "NodePrepareResources", dra.NodePrepareResourcesRequest(claims=[asked]).SerializeToString(), kill
+        )
+        if body is None:
+            return
+        answered = dra.NodePrepareResourcesResponse.FromString(body).claims[uid]
+        assert bool(answered.error) == self.cluster.down, answered.error
+        if not answered.error:
+            assert f"gputile.io/claim={uid}" in answered.devices[0].cdi_device_ids
+            self.prepared[uid] = claim
+            self.damaged.discard(uid)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), kill=writes, stays=st.booleans())
+    def release(self, data: st.DataObject, kill: int | None, stays: bool) -> None:
+        """The pod has gone; ``stays``: its claim has not."""
+        self.release_claim(data.draw(st.sampled_from(sorted(self.known))), kill, stays=stays)
+
+    def release_claim(self, uid: str, kill: int | None = None, *, stays: bool) -> None:
+        asked = self.known[uid]
+        self.prepared.pop(uid, None)  # its containers have ended
+        request = dra.Claim(namespace=asked.namespace, name=asked.name, uid=uid)
+        body = self.call(
+            "NodeUnprepareResources", dra.NodeUnprepareResourcesRequest(claims=[request]).SerializeToString(), kill
+        )
+        if body is not None:
+            assert not dra.NodeUnprepareResourcesResponse.FromString(body).claims[uid].error
+            del self.known[uid]
+            self.write_down()
+            if not stays:
+                del self.cluster.claims[asked.key]
+
+    @rule(down=st.booleans())
+    def api_server(self, down: bool) -> None:
+        self.cluster.down = down
+
+    @rule()
+    def restart_agent(self) -> None:
+        self.start_agent()
+
+    @precondition(lambda self: self.prepared)
+    @rule(data=st.data(), what=st.sampled_from(["record", "cdi"]), damage=st.sampled_from(["lost", "half", "garbage"]))
+    def damage(self, data: st.DataObject, what: str, damage: Damage) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.prepared)))
+        record, cdi = self.files_of(uid)
+        path = record if what == "record" else cdi
+        if damage == "lost" or what == "cdi":
+            path.unlink(missing_ok=True)
+        elif path.exists():
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) // 2] if damage == "half" else b"\0 garbage")
+        self.damaged.add(uid)
+
+    @rule()
+    def tidy(self) -> None:
+        """The agent's round removes the directories of what has gone."""
+        kept = self.store.keep_only(self.state.directories())
+        keep_only(self.state, kept, self.store.started(), time.time_ns())
+
+    def files_of(self, uid: str) -> tuple[Path, Path]:
+        record = self.paths.state / "allocations" / f"claim-{uid}" / "claim.json"
+        return record, self.directory / "cdi" / f"gputile.io-claim-{uid}.json"
+
+    @invariant()
+    def each_prepared_claim_has_its_limits(self) -> None:
+        for uid, claim in self.prepared.items():
+            if uid in self.damaged:
+                continue
+            _, cdi = self.files_of(uid)
+            mounts = json.loads(cdi.read_bytes())["devices"][0]["containerEdits"]["mounts"]
+            where = next(each["hostPath"] for each in mounts if each["containerPath"] == CONTAINER_DIRECTORY)
+            limits = msgspec.json.decode((Path(where) / LIMITS_FILE).read_bytes(), type=Limits)
+            assert [(f"gpu-{each.index}", each.mib) for each in limits.gpus] == [(e.device, e.mib) for e in claim.gpus]
+            assert limits.uid == claim.pods[0].uid
+
+    @invariant()
+    def no_gpu_is_over_allocated(self) -> None:
+        if hasattr(self, "state"):
+            assert all(self.state.device_table.mib(f"GPU-{index}") <= GPU_MIB for index in range(GPUS))
+
+    @invariant()
+    def those_that_the_kubelet_has_hold_gpus_and_no_others(self) -> None:
+        if hasattr(self, "state"):
+            assert self.state.claims.keys() <= self.known.keys()
+            assert self.state.claims.keys() >= self.prepared.keys() - self.damaged
+
+    def teardown(self) -> None:
+        if hasattr(self, "state"):
+            self.cluster.down = False
+            self.start_agent()
+            for uid in list(self.known):
+                self.prepared.pop(uid, None)
+                request = dra.NodeUnprepareResourcesRequest(claims=[dra.Claim(uid=uid)])
+                self.call("NodeUnprepareResources", request.SerializeToString(), None)
+            self.known.clear()
+            self.write_down()
+            self.start_agent()
+            self.tidy()
+            assert list((self.paths.state / "allocations").iterdir()) == []
+            assert list((self.directory / "cdi").glob("gputile.io-claim-*")) == []
+            assert len(self.state.device_table) == 0
+        self.loop.close()
+
+
+TestClaimingNode = ClaimingNode.TestCase
+TestClaimingNode.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def node() -> Iterator[ClaimingNode]:
+    """A node in mode cgpu, as the model has it."""
+    here = ClaimingNode()
+    here.begin(Mode.CGPU)
+    yield here
+    here.teardown()
+
+
+def test_a_claim_that_is_allocated_anew_has_its_new_limits(node: ClaimingNode) -> None:
+    """Its directory is still there: nothing has been tidied up since it was released."""
+    first, second = (allocated("c", share(0, size), pods=("pod",)) for size in ("1Gi", "2Gi"))
+    node.cluster.claims[first.key] = first
+    node.prepare_claim(first.key)
+    node.release_claim("uid-c", stays=True)
+    node.cluster.claims[second.key] = second
+    node.prepare_claim(second.key)
+    node.each_prepared_claim_has_its_limits()
+
+
+def test_a_prepared_claim_is_prepared_again_without_a_write(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"), pods=("pod",))
+    node.cluster.claims[claim.key] = claim
+    node.prepare_claim(claim.key)
+    agent = node.driver
+    node.prepare_claim(claim.key, kill=0)
+    assert node.driver is agent, "it was not killed, as it wrote nothing"
+
+
+def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
+    """As an allocation that somebody forged, who may write the status of claims."""
+    fits = allocated("a", share(0, "5Gi"), pods=("one",))
+    forged = allocated("b", share(0, "5Gi"), pods=("two",))
+    node.cluster.claims |= {fits.key: fits, forged.key: forged}
+    node.prepare_claim(fits.key)
+    request = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="b", uid="uid-b")])
+    body = node.call("NodePrepareResources", request.SerializeToString(), None)
+    error = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-b"].error
+    assert error == "GPU 0 has 3072 of 8192 MiB left, and the claim takes 5120; held by default/one"
+    assert node.cluster.events == [("Pod two", "ClaimNotPrepared", error)]
+
+
+def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    NodeLock(node.paths.claim, "another").take()
+    answered = node.do(node.driver.answer(Call(1, "NodePrepareResources", DRIVER, b"")))
+    assert isinstance(answered, CallRefused)
+    assert answered.code == "UNAVAILABLE"
+    node.paths.claim.unlink()
+    node.start_agent()
+
+
+def test_calls_that_are_not_understood_end_nothing(node: ClaimingNode) -> None:
+    for method, body in (("NodeWhatever", b""), ("NodePrepareResources", b"\xff\xff garbage")):
+        assert isinstance(node.do(node.driver.answer(Call(1, method, DRIVER, body))), CallRefused)

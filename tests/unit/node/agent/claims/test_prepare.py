@@ -1,0 +1,239 @@
+"""What a claim gets when it is prepared, and what is refused."""
+
+import json
+
+import pytest
+
+from gputile.api.resource_claims import ResourceClaim
+from gputile.api.well_known import DRIVER, GPU_MEMORY, Mode
+from gputile.core.devices.allocation import GpuShare
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.claims.prepare import (
+    AskedClaim,
+    ClaimRefused,
+    answer_of,
+    cdi_file,
+    check_room,
+    limits_of,
+    prepared_claim,
+)
+from gputile.node.agent.claims.prepared_claim import ClaimRecordError, PreparedClaim, decode_claim, encode_claim
+from gputile.node.agent.device_ids import part_id
+from gputile.node.agent.device_table import ContainerDevices, PodDevices
+from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.node_config import Sharing
+from gputile.node.agent.status.node_snapshot import bookings_of
+from gputile.node.agent.time_shares import time_shares
+from gputile.node.nvml.probe import MigInstance
+from tests.fakes.agentcluster import NODE
+from tests.fakes.claims import Given, allocated, claims_node, share
+from tests.fakes.devicetable import hold
+from tests.integration.agent.scene import machine
+
+ASKED = AskedClaim("default", "c", "uid-c")
+MACHINE = machine([8192, 8192])
+
+
+def prepared(state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim = ASKED) -> PreparedClaim:
+    found = prepared_claim(state, claim, asked, NODE, 7)
+    check_room(state, found)
+    return found
+
+
+def refusal(state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim = ASKED) -> str:
+    with pytest.raises(ClaimRefused) as caught:
+        prepared(state, claim, asked)
+    return str(caught.value)
+
+
+def test_a_share_is_what_kube_scheduler_has_counted() -> None:
+    state = claims_node(Mode.CGPU, MACHINE)
+    found = prepared(state, allocated("c", share(1, "2Gi")))
+    assert found.shares == (GpuShare("GPU-1", 1, 2048),)
+    assert (found.key, found.owner, found.pod_uid, found.whole) == ("default/pod", "uid-pod", "uid-pod", False)
+    assert [(each.request, each.name, each.share_id) for each in found.results] == [("r0", "gpu-1", "share-0")]
+    assert limits_of(found).gpus == found.shares
+    assert decode_claim(encode_claim(found)) == found
+
+
+def test_the_environment_is_what_existing_programs_read() -> None:
+    state = claims_node(Mode.CGPU, MACHINE)
+    variables = answer_of(state.node_config, prepared(state, allocated("c", share(1, "2Gi"))), 0).environment
+    assert {name: variables[f"ALIYUN_COM_GPU_MEM_{name}"] for name in ("CONTAINER", "POD", "DEV", "IDX", "UNIT")} == {
+        "CONTAINER": "2",
+        "POD": "2",
+        "DEV": "8",
+        "IDX": "1",
+        "UNIT": "1024MiB",
+    }
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+def test_a_client_of_mps_is_told_its_daemon_and_its_limit() -> None:
+    state = claims_node(Mode.MPS, MACHINE)
+    variables = answer_of(state.node_config, prepared(state, allocated("c", share(0, "3Gi"))), 30).environment
+    assert variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=3072M"
+    assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "mib", "percent"),
+    [
+        (Mode.CORE_MEM, share(0, "2Gi", cores="30"), 2048, 30),
+        (Mode.CORE_MEM, share(0, "2Gi"), 2048, 100),
+        (Mode.CGPU, share(0, "1500M"), 1431, 0),
+        (Mode.CGPU, Given("gpu-0", {}), 8192, 0),
+        (Mode.EXCLUSIVE, Given("gpu-0", {}), 8192, 100),
+        (Mode.TOPOLOGY, Given("gpu-0", {"memory": "1Gi"}), 8192, 100),
+    ],
+)
+def test_amounts_by_mode(mode: Mode, given: Given, mib: int, percent: int) -> None:
+    (found,) = prepared(claims_node(mode, MACHINE), allocated("c", given)).shares
+    assert (found.mib, found.percent) == (mib, percent)
+
+
+def test_several_requests_of_a_claim() -> None:
+    """On two GPUs, and both on one, whose limit is then the sum."""
+    state = claims_node(Mode.CGPU, MACHINE)
+    two = prepared(state, allocated("c", share(0, "2Gi"), share(1, "3Gi")))
+    assert [(each.index, each.mib) for each in two.shares] == [(0, 2048), (1, 3072)]
+    one = prepared(state, allocated("c", share(0, "2Gi"), share(0, "3Gi")))
+    assert [(each.index, each.mib) for each in one.shares] == [(0, 5120)]
+    assert len(one.results) == 2
+
+
+def test_devices_of_other_drivers_are_theirs() -> None:
+    found = prepared(
+        claims_node(Mode.CGPU, MACHINE),
+        allocated("c", Given("nic-0", {}, driver="net.example", pool="elsewhere"), share(0, "1Gi")),
+    )
+    assert [each.name for each in found.results] == ["gpu-0"]
+
+
+def test_a_mig_instance_is_one_claims_alone() -> None:
+    instances = [MigInstance("MIG-1", "1g.10gb", 9728, 3, 0), MigInstance("MIG-2", "1g.10gb", 9728, 4, 0)]
+    state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
+    first = prepared(state, allocated("c", Given("gpu-0-mig-1", {})))
+    assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
+    hold_claims(state, {first.uid: first}, 0)
+    beside = AskedClaim("default", "d", "uid-d")
+    assert prepared(state, allocated("d", Given("gpu-0-mig-2", {})), beside).gpus == {"MIG-2"}
+    assert "held by default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})), beside)
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        (None, "not there any more"),
+        (allocated("c", share(0, "1Gi"), uid="another"), "not there any more"),
+        (allocated("c"), "no GPU is allocated"),
+        (allocated("c", Given("nic-0", {}, driver="net.example")), "no GPU is allocated"),
+        (allocated("c", share(0, "1Gi"), pods=()), "reserved for 0 pods"),
+        (allocated("c", share(0, "1Gi"), pods=("a", "b")), "reserved for 2 pods"),
+        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "of node other"),
+        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, admin=True)), "adminAccess"),
+        (allocated("c", share(7, "1Gi")), "gpu-7 is not there"),
+        (allocated("c", share(0, "9Gi")), "no amount of 8192 MiB"),
+        (allocated("c", share(0, "-1Gi")), "no amount"),
+        (allocated("c", share(0, "0")), "no amount"),
+        (allocated("c", share(0, "lots")), "no amount"),
+        (allocated("c", share(0, "5Gi"), share(0, "5Gi")), "twice"),
+    ],
+)
+def test_what_is_refused(claim: ResourceClaim | None, text: str) -> None:
+    assert text in refusal(claims_node(Mode.CGPU, MACHINE), claim)
+
+
+def test_more_compute_than_there_is_is_refused() -> None:
+    assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores="101")))
+
+
+def test_a_whole_gpu_is_not_given_twice_to_one_claim() -> None:
+    assert "twice" in refusal(
+        claims_node(Mode.EXCLUSIVE, MACHINE), allocated("c", Given("gpu-0", {}), Given("gpu-0", {}))
+    )
+
+
+def test_a_uid_that_is_no_name_of_a_file_is_refused() -> None:
+    asked = AskedClaim("default", "c", "../../etc")
+    claim = allocated("c", share(0, "1Gi"), uid=asked.uid)
+    assert "not there" in refusal(claims_node(Mode.CGPU, MACHINE), claim, asked)
+
+
+def test_a_node_of_extended_resources_prepares_nothing() -> None:
+    state = claims_node(Mode.CGPU, MACHINE, claims=False)
+    assert "extended resources" in refusal(state, allocated("c", share(0, "1Gi")))
+    assert state.node_config.advertises(GPU_MEMORY)
+    assert not claims_node(Mode.CGPU, MACHINE).node_config.advertises(GPU_MEMORY)
+
+
+def held(state: AllocationState, name: str, given: Given) -> PreparedClaim:
+    uid = f"uid-{name}"
+    found = prepared(state, allocated(name, given, pods=(name,)), AskedClaim("default", name, uid))
+    hold_claims(state, {**state.claims, uid: found}, 0)
+    return found
+
+
+def test_what_others_hold_is_counted_and_they_are_named() -> None:
+    state = claims_node(Mode.CORE_MEM, MACHINE)
+    held(state, "a", share(0, "5Gi", cores="40"))
+    held(state, "b", share(1, "8Gi", cores="10"))
+    assert prepared(state, allocated("c", share(0, "3Gi", cores="60")))
+    text = refusal(state, allocated("c", share(0, "4Gi", cores="5")))
+    assert text == "GPU 0 has 3072 of 8192 MiB left, and the claim takes 4096; held by default/a"
+    assert "60 % of its compute left" in refusal(state, allocated("c", share(0, "1Gi", cores="65")))
+
+
+def test_pods_by_device_plugin_are_counted_too() -> None:
+    """Those of before, while a claim that was allocated by hand comes."""
+    state = claims_node(Mode.CGPU, MACHINE)
+    ids = tuple(part_id("GPU-0", number) for number in range(6))
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, "old-main")
+    hold(state, PodDevices("old", "default", "old", 1024, "cgpu", "default", 0, (devices,)))
+    assert "held by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
+
+
+def test_as_many_pods_share_a_gpu_as_may() -> None:
+    state = claims_node(Mode.CGPU, MACHINE)
+    for number in range(state.configuration.max_pods_per_gpu):
+        held(state, f"p{number}", share(0, "1Mi"))
+    assert "the most that may" in refusal(state, allocated("c", share(0, "1Mi")))
+
+
+def test_a_whole_gpu_is_held_by_one() -> None:
+    state = claims_node(Mode.EXCLUSIVE, MACHINE)
+    held(state, "a", Given("gpu-0", {}))
+    assert "GPU 0 is held by default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
+    assert prepared(state, allocated("c", Given("gpu-1", {})))
+
+
+def test_a_claim_counts_wherever_pods_do() -> None:
+    """In free memory, metrics, shares of time, and by the pod that it is of."""
+    state = claims_node(Mode.CORE_MEM, MACHINE)
+    found = held(state, "a", share(0, "2Gi", cores="30"))
+    assert state.device_table.mib("GPU-0") == 2048
+    assert bookings_of(state).gpus[0].percent == 30
+    assert found.directory in state.directories()
+    (container,) = time_shares(state, "/d").assignment.allocations
+    assert container.directory == f"/d/{found.directory}"
+    assert [(gpu.uuid, gpu.guarantee) for gpu in container.gpus] == [("GPU-0", 300_000)]
+
+
+def test_the_cdi_file_carries_limits_into_containers() -> None:
+    text = json.loads(cdi_file("uid-c", {"A": "1"}, [("/etc/x", "/host/x", True), ("/tmp/y", "/host/y", False)]))
+    assert (text["kind"], text["cdiVersion"]) == ("gputile.io/claim", "0.5.0")
+    (device,) = text["devices"]
+    assert device["name"] == "uid-c"
+    assert device["containerEdits"]["env"] == ["A=1"]
+    assert [each["options"][-1] for each in device["containerEdits"]["mounts"]] == ["ro", "rw"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":2}', '{"version":1,"uid":"x"}', "\0" * 40])
+def test_a_damaged_record_is_none(text: str) -> None:
+    with pytest.raises(ClaimRecordError):
+        decode_claim(text)
+
+
+def test_the_driver_is_the_one_of_the_slices() -> None:
+    assert allocated("c", share(0, "1Gi")).gpus[0].driver == DRIVER

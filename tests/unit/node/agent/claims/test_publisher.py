@@ -1,0 +1,203 @@
+"""When the slice is written, and what is said where an API server cannot store it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputile.api.core import Node, ObjectMeta
+from gputile.api.resource_claims import ResourceSlice
+from gputile.api.well_known import Mode
+from gputile.kube.errors import ConnectionFailed, Forbidden, KubeError, NotFound
+from gputile.kube.objects import Applied, Deleted, Replaced
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.api_server import Wakeup
+from gputile.node.agent.claims.publisher import SlicePublisher
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.settings import HostPaths
+from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims
+from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from tests.fakes.agentcluster import NODE, FakeCluster
+from tests.fakes.claims import claims_node
+from tests.integration.agent.scene import machine
+
+MACHINE = machine([8192, 8192])
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]
+
+
+class SliceStore(FakeCluster):
+    """Stores slices as an API server does, whose ``gate`` may drop something of each. ``fails`` is what it raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slices: dict[str, ResourceSlice] = {}
+        self.writes = 0
+        self.gate: Callable[[ResourceSlice], ResourceSlice] = lambda wanted: wanted
+        self.fails: KubeError | None = None
+
+    async def apply_slice(self, wanted: ResourceSlice) -> ResourceSlice:
+        if self.fails is not None:
+            raise self.fails
+        self.writes += 1
+        stored = self.slices[wanted.metadata.name] = self.gate(wanted)
+        return stored
+
+    async def delete_slice(self, name: str) -> None:
+        self.slices.pop(name, None)
+
+
+class Heard(MessageChannel[FromGateway]):
+    """What the gateway hears."""
+
+    def __init__(self) -> None:
+        self.health: list[bytes | None] = []
+
+    def send(self, message: FromAgent | FromGateway) -> None:
+        assert isinstance(message, ServeClaims)
+        self.health.append(message.health)
+
+
+class Scene:
+    def __init__(self, directory: Path, mode: Mode = Mode.CGPU, *, claims: bool = True) -> None:
+        self.state: AllocationState = claims_node(mode, MACHINE, claims=claims)
+        self.state.node = Node(metadata=ObjectMeta(name=NODE, uid="node"))
+        (directory / "plugins_registry").mkdir()
+        paths = HostPaths(pod_resources=directory / "pod-resources" / "kubelet.sock", cdi=directory / "cdi")
+        self.store, self.heard = SliceStore(), Heard()
+        self.publisher = SlicePublisher(self.state, self.store, KubeletLink(self.heard), paths, Wakeup())
+
+    async def publish(self) -> str:
+        """Publish; return what the condition says, "" where nothing is wrong."""
+        await self.publisher.publish(MACHINE)
+        condition = self.publisher.condition()
+        return condition.message if condition.status == "True" else ""
+
+
+async def test_a_slice_is_written_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    for _ in range(3):
+        assert await here.publish() == ""
+    assert here.store.writes == 1
+    (stored,) = here.store.slices.values()
+    here.publisher.on_slices(Applied(stored))
+    await here.publish()
+    assert here.store.writes == 1
+    here.publisher.on_slices(Deleted(stored))
+    await here.publish()
+    assert here.store.writes == 2
+    edited = msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, devices=()))
+    here.publisher.on_slices(Replaced([edited]))
+    await here.publish()
+    assert here.store.writes == 3
+
+
+async def test_the_kubelet_is_served_with_the_health_of_each_gpu(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    await here.publish()
+    await here.publish()
+    (health,) = here.heard.health
+    found = dra.NodeWatchResourcesResponse.FromString(health or b"")
+    assert [(each.device.pool_name, each.device.device_name, each.health) for each in found.devices] == [
+        (NODE, "gpu-0", dra.HEALTHY),
+        (NODE, "gpu-1", dra.HEALTHY),
+    ]
+
+
+async def test_a_node_of_extended_resources_writes_nothing_and_is_no_driver(tmp_path: Path) -> None:
+    here = Scene(tmp_path, claims=False)
+    assert await here.publish() == ""
+    assert (here.store.writes, here.heard.health) == (0, [])
+
+
+async def test_without_shares_a_shared_node_offers_nothing_and_says_which_gate(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    here.store.gate = lambda wanted: without(wanted, "allow_multiple_allocations", None)
+    await here.publish()
+    text = await here.publish()
+    assert "DRAConsumableCapacity" in text
+    assert "allowMultipleAllocations" in text
+    assert here.store.slices == {}
+    assert here.store.writes == 1, "it is not tried for ever"
+
+
+async def test_without_shares_whole_gpus_are_given(tmp_path: Path) -> None:
+    here = Scene(tmp_path, Mode.EXCLUSIVE)
+    here.store.gate = lambda wanted: without(wanted, "allow_multiple_allocations", None)
+    assert await here.publish() == ""
+    assert len(here.store.slices) == 1
+
+
+async def test_without_taints_sick_gpus_are_left_out(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    gpus = here.state.node_config.inventory.gpus
+    sick = (msgspec.structs.replace(gpus[0], healthy=False), gpus[1])
+    inventory = msgspec.structs.replace(here.state.node_config.inventory, gpus=sick)
+    object.__setattr__(here.state.node_config, "inventory", inventory)
+    here.store.gate = lambda wanted: without(wanted, "taints", ())
+    await here.publish()
+    assert await here.publish() == ""
+    (stored,) = here.store.slices.values()
+    assert [each.name for each in stored.spec.devices] == ["gpu-1"]
+
+
+def without(found: ResourceSlice, field: str, value: object) -> ResourceSlice:
+    devices = tuple(msgspec.structs.replace(each, **{field: value}) for each in found.spec.devices)
+    return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, devices=devices))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NotFound(404, "NotFound", "the server could not find the requested resource"), "1.34"),
+        (Forbidden(403, "Forbidden", "a policy refuses it"), "a policy refuses it"),
+        (ConnectionFailed("the API server is away"), ""),
+    ],
+)
+async def test_what_an_api_server_answers_is_said(tmp_path: Path, error: KubeError, text: str) -> None:
+    here = Scene(tmp_path)
+    here.store.fails = error
+    said = await here.publish()
+    assert text in said
+    assert bool(text) == bool(said)
+    here.store.fails = None
+    assert await here.publish() == ""
+    assert len(here.store.slices) == 1
+
+
+async def test_a_node_that_changes_its_mode_takes_its_slice_back(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    await here.publish()
+    here.state.advertised.decided = replace(here.state.advertised.decided, closing=True)
+    await here.publish()
+    assert here.store.slices == {}
+
+
+async def test_what_the_agent_lacks_is_said(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    (tmp_path / "plugins_registry").rmdir()
+    assert "plugins_registry" in await here.publish()
+    assert here.store.slices == {}
+
+
+async def test_slices_are_watched_while_the_node_gives_its_gpus_by_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gputile.node.agent.claims.publisher.LOOK_EVERY_S", 0.001)
+    here = Scene(tmp_path, claims=False)
+    watching = asyncio.Event()
+
+    async def watch() -> None:
+        watching.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(here.publisher.watching(watch))
+    await asyncio.sleep(0.02)
+    assert not watching.is_set()
+    here.state.node_config = claims_node(Mode.CGPU, MACHINE).node_config
+    async with asyncio.timeout(60):
+        await watching.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
