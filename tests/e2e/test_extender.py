@@ -121,7 +121,7 @@ def test_a_pod_that_fits_the_node_and_no_gpu_waits_with_a_reason_and_goes_when_t
     create(cluster, namespace, *(pod_body(f"full{i}", {GPU_MEMORY: 70}, nodeSelector=on("t4")) for i in range(4)))
     wait_bound(cluster, namespace, 4)  # 50 of 120 units are free on each GPU, 200 on the node
     create(cluster, namespace, pod_body("wide", {GPU_MEMORY: 60}, nodeSelector=on("t4")))
-    reason = "t4: GPU 0 has 50 of 120 units free; the pod needs 60 on one GPU"
+    reason = "t4: GPU 0 has 6.25 GiB of 15 GiB free; the pod needs 7.5 GiB on one GPU"
     cluster.wait(lambda: reason in why_pending(cluster, namespace, "wide"), reason)
     cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason)
     assert "wide" not in bound(pods_in(cluster, namespace))

@@ -1,4 +1,4 @@
-"""Words what is wrong with a field: its value, what is valid, which name is meant, and where it is."""
+"""Words amounts, and what is wrong with a field: its value, what is valid, and which name is meant."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,8 @@ RULE: Final = "rule"
 
 _MOST_NAMED: Final = 20  # valid values or fields
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -77,6 +79,17 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def gib_text(mib: int, digits: int = 1) -> str:
+    """Return an amount of memory in GiB, rounded down, with at most so many digits behind the point."""
+    scale: int = 10**digits
+    return f"{mib * scale // 1024 / scale:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def memory_text(mib: int) -> str:
+    """Return an amount of memory for people: "4 GiB", "22.48 GiB", "512 MiB"."""
+    return f"{gib_text(mib, 2)} GiB" if mib >= 1024 or not mib else f"{mib} MiB"
+
+
 def below(path: str, inner: str) -> str:
     """Return the path of what stands at ``inner`` of the value at ``path``."""
     dot = "." if path and inner and not inner.startswith("[") else ""
@@ -97,6 +110,35 @@ def broken_label_name(name: str) -> str | None:
     if not _LABEL.fullmatch(name):
         rule = "lower case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123 label)"
         return f"Invalid value: {shown(name)}: must be {rule}"
+    return None
+
+
+def broken_subdomain(name: str) -> str | None:
+    """Return why ``name`` is no DNS subdomain, as names of objects are; None where it is one."""
+    if len(name) > 253:
+        return f"Invalid value: {shown(name)}: must be no more than 253 characters"
+    if not _SUBDOMAIN.fullmatch(name):
+        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
+    return None
+
+
+def broken_qualified_name(name: str) -> str | None:
+    """Return why ``name`` is no key of a label or annotation, or name of a resource; None where it is one."""
+    prefix, slash, last = name.rpartition("/")
+    if slash and (not prefix or broken_subdomain(prefix)):
+        return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
+    if len(last) > 63 or not _QUALIFIED.fullmatch(last):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: a name must be {rule}"
+    return None
+
+
+def broken_label_value(value: str) -> str | None:
+    """Return why ``value`` is no value of a label; None where it is one."""
+    if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
     return None
 
 

@@ -93,7 +93,7 @@ PEOPLE: Mapping[str, Entry] = {
     "schema": Entry(
         "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
     ),
-    "version": Entry("version", "version", "Print the version."),
+    "version": Entry("schema", "version", "Print the version."),
 }
 NODES_AND_SERVICES: Mapping[str, Entry] = {
     "selftest": Entry("selftest", "selftest", "Prove on this machine that isolation holds."),

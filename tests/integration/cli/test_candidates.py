@@ -13,14 +13,6 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.programs import arguments
 from tests.unit.cli.reads.test_live_cluster import machine, put
 
-CLUSTER = """
-apiVersion: gputile.io/v1alpha1
-kind: Cluster
-nodes: [{name: gpu-1, mode: share, gpus: {memory: 15GiB}}, {name: gpu-2}]
-"""
-POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: NAME, namespace: NAMESPACE}\n"
-POD += "spec: {containers: [{name: c, image: i}]}\n"
-
 
 def asked(shell: str, line: str) -> dict[str, str]:
     """Return the variables that a shell sets to ask for the last word of a line."""
@@ -72,23 +64,6 @@ def test_values(shell: str, line: str, words: list[str]) -> None:
 def test_values_in_zsh() -> None:
     said = completed("gputile replay --policy b", "zsh")
     assert said == ["""_arguments '*: :(("bestfit\"""", """"binpack"))'"""]
-
-
-def test_names_of_files(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(CLUSTER)
-    (tmp_path / "p.yaml").write_text(
-        "---\n".join(
-            POD.replace("NAMESPACE", namespace).replace("NAME", name)
-            for namespace, name in (("default", "here"), ("other", "there"))
-        )
-    )
-    files = f"--cluster {tmp_path}/c.yaml"
-    assert names(f"gputile simulate {files} --without-node ") == ["gpu-1", "gpu-2"]
-    assert names(f"gputile simulate {files} --without-node gpu-1 --without-node ") == ["gpu-2"]
-    files += f" --cluster {tmp_path}/p.yaml"
-    assert names(f"gputile explain {files} ") == ["here"]
-    assert names(f"gputile explain {files} -n other ") == ["there"]
-    assert names(f"gputile explain {files} other/") == ["other/there"]
 
 
 def test_names_in_a_cluster(server: FakeApiServer, kubeconfig: str) -> None:

@@ -1,6 +1,5 @@
 """What is shown again and again goes on while the cluster is away; services say that a port is taken."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -67,13 +66,6 @@ def test_a_file_that_is_being_written_ends_nothing(monkeypatch: pytest.MonkeyPat
         state.again(source)
     file.write_text(text)
     assert state.again(source) == state
-
-
-def test_what_can_be_read_once_is_not_watched(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for file in ("-", str(tmp_path / "pipe")):
-        done = CliRunner().invoke(app, ["inspect", "--watch", "--cluster", file])
-        assert (done.exit_code, done.stderr) == (2, f"error: --watch: {file} can be read only once; name a file\n")
 
 
 def test_waiting_and_watching_do_not_go_together() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from gputile.api.wording import broken_label_name
+from gputile.api.wording import broken_label_name, gib_text
 from gputile.cli.options import candidates
 from gputile.cli.options.common import (
     REQUEST_TIMEOUT,
@@ -118,7 +118,7 @@ def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
     hint = f"; there is {alike[0]}" if alike else nearest(name, names)
     if live is not None and not alike:
         from gputile.cli.reads.live_cluster import read_failed_creations
-        from gputile.tools.views.creation_refusals import creation_refusal
+        from gputile.tools.simulator.explanation import creation_refusal
 
         why = creation_refusal(name, read_failed_creations(live, namespace))
         hint = f": {why}" if why is not None else hint
@@ -148,7 +148,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
         alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
         groups.setdefault(alike, []).append(report)
     shown = list(groups.values())[: None if every else _NODES_SHOWN]
-    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
+    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL GiB", "COMPUTE FREE", "PODS", "WHY NOT")]
     for first, *others in shown:
         name = first.name + (f" and {len(others)} more" if others else "")
         rows.append((name, "", "", "", "", first.text or "it fits"))
@@ -162,7 +162,7 @@ def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
     """Return the rows of a node's GPUs; equal ones in one, like 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
-        indices.setdefault(_gpu_cells(gpu, report.unit_mib or 1), []).append(gpu.index)
+        indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)
     return [("", _ranges(found), *cells) for cells, found in indices.items()]
 
 
@@ -173,10 +173,10 @@ def _ranges(numbers: "Sequence[int]") -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def _gpu_cells(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:
-    holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in gpu.pods]
+def _gpu_cells(gpu: "GpuReport") -> tuple[str, ...]:
+    holders = [f"{holder.namespace}/{holder.name} {gib_text(holder.mib)}" for holder in gpu.pods]
     shown = ", ".join(holders[:_HOLDERS_SHOWN])
     if len(holders) > _HOLDERS_SHOWN:
         shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
-    free = f"{gpu.free_mib // unit_mib}/{gpu.total_mib // unit_mib}"
+    free = f"{gib_text(gpu.free_mib)}/{gib_text(gpu.total_mib)}"
     return free, f"{gpu.free_percent}%", shown or "-", gpu.lacks

@@ -84,6 +84,7 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.terminal import bars, columns, draw
+    from gputile.tools.simulator.label_selector import nearly_selected
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
@@ -93,8 +94,6 @@ def inspect(options: InspectOptions) -> None:
         Reach(options.kubeconfig, options.context, options.request_timeout),
         options.installed_in,
     )
-    if options.watch and source.read_once is not None:
-        fail(f"--watch: {source.read_once} can be read only once; name a file")
     state = read_state(source)
 
     def show(found: _Shown) -> None:
@@ -106,8 +105,8 @@ def inspect(options: InspectOptions) -> None:
         elif options.output is InspectFormat.BARS:
             from gputile.tools.views.gpu_bars import groups_of
 
-            drawn = bars(nodes, unit, found.pods)
-            draw(drawn, unit, groups_of(drawn), plain=options.plain)
+            drawn = bars(nodes, found.pods)
+            draw(drawn, groups_of(drawn), plain=options.plain)
         elif options.details:
             write(tables.details(nodes, unit, columns()))
         else:
@@ -121,7 +120,8 @@ def inspect(options: InspectOptions) -> None:
         name, others = first.missing[0], [node.name for node in replace(view, names=()).of(state).nodes]
         fail(f"{_nowhere(name)}{nearest(name, others)}")
     if options.selector and not first.nodes:
-        note(f"no node with GPUs has the labels {options.selector[:80]!r}")
+        hint = nearly_selected(options.selector, state.nodes)
+        note(f"no node with GPUs has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
         watched(first, lambda: view.of(state.again(source)), show, redraw=not data)

@@ -1,4 +1,4 @@
-"""Runs ``gputile schema``, which prints JSON Schemas of the files people write and of ``-o json``."""
+"""Runs ``gputile schema``, which prints the JSON Schemas of files and answers, and ``version``."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -7,7 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from gputile.api.wording import unsupported
-from gputile.cli.output.streams import fail, write
+from gputile.cli.options.common import Printed
+from gputile.cli.output.streams import Output, fail, write, write_data
+from gputile.version import VERSION
 
 SCHEMAS: Final[Mapping[str, str]] = {
     "cluster": "A file: kind: Cluster, for --cluster.",
@@ -48,3 +50,13 @@ def schema(
     if name not in SCHEMAS:
         fail(f"schema: {unsupported(name, SCHEMAS)}")
     write((pkgutil.get_data("gputile.cli", f"schemas/{name}.json") or b"").decode())
+
+
+def version(output: Printed = Output.TABLE) -> None:
+    """Print the version of gputile."""
+    if output.is_data:
+        from gputile.cli.output.answers import VersionAnswer
+
+        write_data(VersionAnswer(VERSION), output)
+    else:
+        write(f"gputile {VERSION}\n")

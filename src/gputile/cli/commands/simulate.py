@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
-from gputile.api.wording import shown
 from gputile.cli.options.common import takes
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
-from gputile.cli.options.simulation import Policy, SimulateOptions, Switch, Validation
+from gputile.cli.options.simulation import SimulateOptions, Switch, Validation
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
 from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, DecisionFormat, fail, note
 
@@ -30,6 +29,12 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
+_ASSUMED = {
+    "PodGroups": "there are none but those of -f FILE",
+    "PriorityClasses": "those that pods name have the priority 0, and none is the default",
+    "PodDisruptionBudgets": "none guards the pods that leave for others",
+    "namespaces": f"none has the label {UNSAFE_ACCESS_LABEL}",
+}
 _NO_WORKLOADS = (
     "no workloads are named, so there is nothing to place: name files by -f; gputile inspect draws a cluster alone"
 )
@@ -57,8 +62,8 @@ def simulate(options: SimulateOptions) -> None:
     elif options.validate is not Validation.SERVER:
         options.reach.not_used()
     scenario = _read(options, live, given)
-    _note_other_namespaces(options, scenario)
-    configuration = _with_unit(_configuration(scenario, live, given), options.unit)
+    configuration = _as_asked(_configuration(scenario, live, given), options)
+    _add_nodes(options, scenario, configuration)
     intake = _intake(options, configuration)
     if live is not None:
         intake = _as_in_cluster(intake, live)
@@ -69,7 +74,9 @@ def simulate(options: SimulateOptions) -> None:
     _imagine(options, scenario, configuration)
     result, other = _simulated(configuration, scenario, more), None
     if options.compare is not None:
-        other = _simulated(_with_policy(configuration, options.compare), scenario, more)
+        import msgspec
+
+        other = _simulated(msgspec.structs.replace(configuration, placement=options.compare.value), scenario, more)
     result = dataclasses.replace(result, before=before, mode=options.mode)
     write_result(options.output, result, other, plain=options.plain)
     for text in told_together(scenario.notes):
@@ -100,10 +107,15 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
     return live
 
 
-def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":
-    import msgspec
+def _add_nodes(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
+    from gputile.tools.simulator.described_cluster import nodes_of_text
+    from gputile.tools.simulator.manifests import ManifestError
 
-    return msgspec.structs.replace(configuration, placement=policy.value)
+    try:
+        for number, text in enumerate(options.with_node or (), 1):
+            scenario.nodes += nodes_of_text(text, number, configuration.unit_mib)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
 
 
 def _is_unplaced(result: "SimulationResult") -> bool:
@@ -141,18 +153,6 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
         fail(str(error), BAD_INPUT)
 
 
-def _note_other_namespaces(options: SimulateOptions, scenario: "Scenario") -> None:
-    """Say which objects name another namespace than the command line: kubectl refuses them, Helm takes them."""
-    from gputile.tools.simulator.manifests import Note
-
-    for manifest in scenario.manifests if options.namespace else ():
-        metadata = manifest.body.get("metadata")
-        named = metadata.get("namespace") if isinstance(metadata, dict) else None
-        if isinstance(named, str) and named != options.namespace and not manifest.described:
-            said = f"kubectl apply -n {options.namespace} refuses it, as it is in the namespace {shown(named)}"
-            scenario.notes.append(Note(said, manifest.origin))
-
-
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
     """Return how objects are taken in."""
     from gputile.tools.simulator.admission import Admission
@@ -175,7 +175,7 @@ def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
     """Return how objects are taken in beside the namespaces and PriorityClasses of the live cluster."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
-    admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
+    admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
     if live.priority_classes is not None:
         admission = dataclasses.replace(admission, priorities=live.priority_classes)
     return dataclasses.replace(intake, admission=admission)
@@ -215,6 +215,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         fail(str(error), BAD_INPUT)
     if live is not None:
         recognise(scenario, live.pods, expansion)
+        scenario.budgets += live.budgets
     found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
@@ -224,36 +225,30 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
 def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
     """Return the configuration for the scenario; say what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
-    from gputile.tools.simulator.scenario import switched_off
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
-    if live is None and (why := switched_off(scenario.nodes, configuration.features)):
-        fail(f"{why}: its agent would offer none", BAD_INPUT)
     if live is not None and isinstance(live.configuration, UnknownConfiguration):
         configuration = assumed(configuration, live.configuration.why)
-    if live is not None and live.unlisted is not None and configuration.admission.gangs:
-        note(f"the cluster's PodGroups are not known ({live.unlisted}). Assumed: there are none but those of -f FILE")
-    if live is not None and live.classes_unlisted is not None:
-        said = f"the cluster's PriorityClasses are not known ({live.classes_unlisted})"
-        note(f"{said}. Assumed: those that pods name have the priority 0, and none is the default")
-    if live is not None and live.namespaces_unlisted is not None:
-        said = f"the cluster's namespaces are not known ({live.namespaces_unlisted})"
-        note(f"{said}. Assumed: none has the label {UNSAFE_ACCESS_LABEL}")
+    for kind, why in live.unlisted.items() if live is not None else ():
+        if kind != "PodGroups" or configuration.admission.gangs:
+            note(f"the cluster's {kind} are not known ({why}). Assumed: {_ASSUMED[kind]}")
     return configuration
 
 
-def _with_unit(configuration: "Configuration", unit: str | None) -> "Configuration":
-    """Return the configuration as if the memory unit were another one."""
+def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
+    """Return the configuration with the memory unit and the preemption that the command line asks for."""
     import msgspec
 
     from gputile.api.config.v1alpha1 import ConfigurationError
 
-    if unit is None:
-        return configuration
+    if options.no_preemption:
+        off = msgspec.structs.replace(configuration.preemption, enabled=False)
+        configuration = msgspec.structs.replace(configuration, preemption=off)
     try:
+        unit = options.unit or configuration.gpu_memory_unit
         return msgspec.structs.replace(configuration, gpu_memory_unit=unit)
     except ConfigurationError as error:
-        fail(f"--unit {unit}: {error}", BAD_INPUT)
+        fail(f"--unit {options.unit}: {error}", BAD_INPUT)
 
 
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
@@ -270,7 +265,8 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
         fail(f"--without-nodes: {error}", BAD_INPUT)
     except UnknownNode as error:
         names = [node.metadata.name for node in scenario.nodes]
-        fail(f"{error}{nearest(error.name, names) or f'; the nodes are {_some(names)}'}", BAD_INPUT)
+        hint = "" if str(error).endswith("?") else nearest(error.name, names) or f"; the nodes are {_some(names)}"
+        fail(f"{error}{hint}", BAD_INPUT)
     if options.unit is not None:
         with_unit(scenario, configuration.unit_mib)
     if options.mode is not None:

@@ -3,7 +3,6 @@
 import sys
 import time
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +22,6 @@ from gputile.cli.output.streams import Output, fail, note, write, write_data
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.running import Watch, watched
-from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -31,6 +29,16 @@ if TYPE_CHECKING:
     from gputile.tools.web.top_rows import TopAnswer
 
 _LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
+
+
+class TopOrder(StrEnum):
+    """What rows are sorted by; names ascend, all else descends."""
+
+    BOOKED = "booked"
+    USED = "used"
+    COMPUTE = "compute"
+    PODS = "pods"
+    NAME = "name"
 
 
 class TopOf(StrEnum):
@@ -68,16 +76,17 @@ def top(
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
     if watch and (once or output.is_data):
         fail("--watch shows a table again and again: leave --once and -o out")
-    if watch and source.read_once is not None:
-        fail(f"--watch: {source.read_once} can be read only once; name a file")
-    once = once or source.read_once is not None
+    once = once or "-" in source.files
     state = read_state(source)
     live = watch or (not output.is_data and not once and sys.stdout is not None and sys.stdout.isatty())
     looks = _looks(source)
     of_namespace = "" if all_namespaces else namespace
     found = _answer(state, sort, looks, of_namespace, twice=not live)
     if live:
-        again = partial(_look_again, state, source, sort, looks, of_namespace)
+
+        def again() -> "TopAnswer":
+            return _answer(state.again(source), sort, looks, of_namespace, twice=False)
+
         watched(found, again, lambda each: _show(each, of, looks, lines() if redraws() else None), redraw=True)
     elif output.is_data:
         write_data(found, output)
@@ -93,12 +102,6 @@ def _looks(source: Source) -> "UsageLooks | None":
     from gputile.cli.reads.agent_usage import UsageLooks
 
     return UsageLooks(source.reach, source.installed_in)
-
-
-def _look_again(
-    state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None", namespace: str
-) -> "TopAnswer":
-    return _answer(state.again(source), order, looks, namespace, twice=False)
 
 
 def _answer(

@@ -103,8 +103,9 @@ def _serving(address: str) -> None:
 
 
 async def _beside(connection: "Connection") -> "Beside":
-    from gputile.cli.reads.live_cluster import read_groups, read_unsafe_namespaces
+    from gputile.cli.reads.live_cluster import read_budgets, read_groups, read_unsafe_namespaces
     from gputile.tools.web.server import Beside
 
     groups, _ = await read_groups(connection)
-    return Beside(groups, await read_unsafe_namespaces(connection))
+    budgets, _ = await read_budgets(connection)
+    return Beside(groups, await read_unsafe_namespaces(connection), budgets)

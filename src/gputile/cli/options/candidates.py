@@ -12,7 +12,6 @@ import typer
 
 if TYPE_CHECKING:
     from gputile.kube.config import Access
-    from gputile.tools.simulator.scenario import Scenario
 
 WITHIN_S = 1.5
 GIVEN_UP_AFTER_S = 2.0  # for what no time-out ends: a name server that does not answer, a file system that hangs
@@ -38,16 +37,12 @@ def namespaces(ctx: typer.Context) -> list[str]:
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the nodes, of the files of --cluster where there are some, but those that are named already."""
+    """Return the nodes of the live cluster, but those that are named already."""
     named = {*(ctx.params.get("names") or ()), *(ctx.params.get("without_node") or ())} - {incomplete}
 
     def read() -> list[str]:
-        if ctx.params.get("cluster"):
-            found = [node.metadata.name for node in _files(ctx).nodes]
-        elif ctx.params.get("from_cluster", True):
-            found = _names(_access(ctx), "/api/v1/nodes")
-        else:
-            found = []
+        live = ctx.params.get("from_cluster", not ctx.params.get("cluster"))
+        found = _names(_access(ctx), "/api/v1/nodes") if live else []
         return [name for name in found if name not in named]
 
     return _bounded(read)
@@ -58,15 +53,9 @@ def pods(ctx: typer.Context, incomplete: str) -> list[str]:
     before, slash, _ = incomplete.rpartition("/")
 
     def read() -> list[str]:
-        if ctx.params.get("cluster"):
-            scenario = _files(ctx)
-            namespace = before or ctx.params.get("namespace") or "default"
-            all_pods = [pod.metadata for pod in (*scenario.bound, *scenario.pending)]
-            names = [pod.name for pod in all_pods if pod.namespace == namespace]
-        else:
-            access = _access(ctx)
-            namespace = before or ctx.params.get("namespace") or access.namespace
-            names = _names(access, f"/api/v1/namespaces/{namespace}/pods")
+        access = _access(ctx)
+        namespace = before or ctx.params.get("namespace") or access.namespace
+        names = _names(access, f"/api/v1/namespaces/{namespace}/pods")
         return [f"{before}{slash}{name}" for name in names]
 
     return _bounded(read)
@@ -83,12 +72,6 @@ def _bounded(read: Callable[[], Iterable[str]]) -> list[str]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _files(ctx: typer.Context) -> "Scenario":
-    from gputile.tools.simulator.scenario import load_scenario
-
-    return load_scenario(ctx.params["cluster"])
 
 
 def _access(ctx: typer.Context) -> "Access":

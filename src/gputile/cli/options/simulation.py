@@ -74,6 +74,10 @@ WithoutNode = Annotated[
     option("NAME", "As if this node left: its pods look for another place.", autocompletion=candidates.nodes),
 ]
 WithoutNodes = Annotated[str | None, option("SELECTOR", "The same for all nodes with these labels: a=b,c in (d,e),!f.")]
+WithNode = Annotated[
+    list[str] | None,
+    option("COUNTxGPUSxMODEL[:MODE]", "As if these nodes came, as 2x8xH100:cgpu; MODEL=48GiB for other models."),
+]
 OtherMode = Annotated[
     Mode | None,
     typer.Option("--mode", help="As if all GPU nodes had this mode: how many GPUs and nodes the running pods take."),
@@ -86,6 +90,7 @@ NeedOfPods = Annotated[
         "--need",
     ),
 ]
+NoPreemption = Annotated[bool, typer.Option("--no-preemption", help="As if no pod left for one of higher priority.")]
 AdmissionSwitch = Annotated[
     Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
 ]
@@ -135,8 +140,10 @@ class SimulateOptions:
     unit: Unit = None
     without_node: WithoutNode = None
     without_nodes: WithoutNodes = None
+    with_node: WithNode = None
     mode: OtherMode = None
     need: NeedOfPods = None
+    no_preemption: NoPreemption = False
     admission: AdmissionSwitch = Switch.ON
     validate: Validate = Validation.STRICT
     kinds: KindFiles = None

@@ -60,6 +60,16 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
 
 
+class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that leaves for pods of higher priority; ``node`` is null where it loses a reservation only."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    pod: Annotated[str, described("The pod's name.")]
+    priority: Annotated[int, described("Its priority.")]
+    node: Annotated[str | None, described("The node that it is on, null where it only loses a reservation.")]
+    preemptors: Annotated[list[str], described("The pods that it leaves for, as namespace/name.")]
+
+
 class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The same, decided by another placement policy."""
 
@@ -76,6 +86,10 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
     compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the same by another policy.")] = UNSET
+    preempted: Annotated[
+        list[VictimAnswer] | UnsetType,
+        described("The pods that leave for pods of higher priority; absent where none does."),
+    ] = UNSET
     before: Annotated[
         list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")
     ] = UNSET

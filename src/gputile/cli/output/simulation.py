@@ -8,7 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gputile.api.wording import first_of
-from gputile.cli.output.answers import ComparedAnswer, DecidedGpu, DecisionAnswer, FitAnswer, SimulateAnswer
+from gputile.cli.output.answers import (
+    ComparedAnswer,
+    DecidedGpu,
+    DecisionAnswer,
+    FitAnswer,
+    SimulateAnswer,
+    VictimAnswer,
+)
 from gputile.cli.output.streams import DecisionFormat, write, write_json, write_yaml
 from gputile.cli.output.terminal import bars, columns, draw, write_remedies, write_table, write_text
 
@@ -77,9 +84,8 @@ def write_result(
         write(simulate_html(result))
         return
     nodes = result.nodes
-    unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
     if output is DecisionFormat.TABLE:
-        _Report(result, nodes, unit, plain).write(other)
+        _Report(result, nodes, plain).write(other)
         return
     if output is DecisionFormat.WIDE:
         if result.outcomes or result.count is None:
@@ -88,6 +94,7 @@ def write_result(
         if result.count is not None:
             _write_count(result.count)
             write("\n")
+    unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
     write(inspect.summary(nodes, unit, columns()))
     if other is not None and output is DecisionFormat.WIDE:
         write("\n")
@@ -97,12 +104,11 @@ def write_result(
 class _Report:
     """The short form: everything once, pods by workload."""
 
-    def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
+    def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", plain: bool) -> None:
         from gputile.tools.simulator.outcomes import workload_outcomes
 
         self._result = result
         self._nodes = nodes
-        self._unit_mib = unit_mib
         self._plain = plain
         self._workloads = workload_outcomes(result.outcomes)
 
@@ -117,12 +123,14 @@ class _Report:
         groups = groups_of([*drawn, *others])
         write_text(self._sentence())
         write("\n")
-        draw(drawn, self._unit_mib, groups, plain=self._plain)
+        draw(drawn, groups, plain=self._plain)
         if len(self._nodes) > _DRAWN:
             write(f"... and {len(self._nodes) - _DRAWN} more nodes, which -o wide shows too\n")
         if self._workloads:
             write("\n")
             self._write_workloads()
+        self._write_unlimited()
+        self._write_victims()
         self._write_refused()
         if self._result.before is not None:
             write("\n")
@@ -135,12 +143,12 @@ class _Report:
             _write_comparison(self._result, other)
         if moved:
             write("\nWhere it differs:\n")
-            draw(moved, self._unit_mib, groups, plain=self._plain)
+            draw(moved, groups, plain=self._plain)
 
     def _bars(self, result: SimulationResult, nodes: "Sequence[NodeSummary]") -> "list[NodeBars]":
         scenario = result.scenario
         pods = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
-        return bars(nodes, self._unit_mib, pods)
+        return bars(nodes, pods)
 
     def _sentence(self) -> str:
         use, total = _use(self._nodes)
@@ -171,6 +179,25 @@ class _Report:
         if len(self._workloads) > _LISTED:
             write(f"... and {len(self._workloads) - _LISTED} more workloads, which -o wide shows too\n")
 
+    def _write_unlimited(self) -> None:
+        from gputile.tools.simulator.node_reports import unlimited_memory
+
+        nodes = [each.node for each in self._result.outcomes if each.node is not None and each.allocation is not None]
+        if text := unlimited_memory(self._result.simulation.ledger, nodes):
+            write("\n")
+            write_text(text)
+
+    def _write_victims(self) -> None:
+        """Name the pods that leave for pods of higher priority."""
+        if not self._result.simulation.victims:
+            return
+        write("\nPods that leave for pods of higher priority:\n")
+        rows = [("POD", "PRIORITY", "NODE", "LEAVES FOR")]
+        for victim in self._result.simulation.victims:
+            spec, preemptors = victim.pod.spec, first_of(victim.preemptors, _NAMES_SHOWN)
+            rows.append((victim.pod.key, str(spec.priority or 0), spec.node_name or "-", preemptors))
+        write_table(rows)
+
     def _write_refused(self) -> None:
         """Name the pods without a place, why they have none, and for the first of them what would help."""
         found: dict[str, list[Pod]] = {}
@@ -193,8 +220,7 @@ class _Report:
         from gputile.tools.simulator.outcomes import advice
 
         result = self._result
-        configuration = result.simulation.configuration
-        return advice(pods, result.scenario, result.outcomes, configuration, time.time_ns()) if pods else {}
+        return advice(pods, result.scenario, result.outcomes, result.simulation, time.time_ns()) if pods else {}
 
 
 def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
@@ -273,6 +299,13 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
     """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
+    if result.simulation.victims:
+        victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)
+        preempted = [
+            VictimAnswer(meta.namespace, meta.name, spec.priority or 0, spec.node_name or None, list(preemptors))
+            for meta, spec, preemptors in victims
+        ]
+        answer = msgspec.structs.replace(answer, preempted=preempted)
     if result.before is not None:
         answer = msgspec.structs.replace(answer, before=list(result.before))
     if other is None:
@@ -324,34 +357,29 @@ def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
 
 def simulate_html(result: SimulationResult) -> str:
     """Return the page of a simulation: its nodes, and for each pod without a place why it has none."""
+    from gputile.tools.simulator.outcomes import pods_after
     from gputile.tools.web.assets import html_file
     from gputile.tools.web.records import FeedStatus, PageAnswer
-    from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
+    from gputile.tools.web.state import PageState
 
-    simulation, scenario = result.simulation, result.scenario
-    ledger, configuration = simulation.ledger, simulation.configuration
-    objects = {node.metadata.name: node for node in scenario.nodes}
-    there = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
-    pods = {pod.metadata.uid: pod for pod in there}
-    on_instances: dict[str, list[Pod]] = {}
-    for pod in scenario.bound:
-        if not pod.finished and instances_of_pod(pod):
-            on_instances.setdefault(pod.spec.node_name, []).append(pod)
-    tiles = [
-        node_tile(ledger, row, objects.get(info.name), pods, on_instances.get(info.name, ()))
-        for row, info in ledger.nodes()
-    ]
-    refused = [(pending_pod(each.pod, configuration), each.reason) for each in result.outcomes if each.node is None]
-    waiting = [pending_pod(pod, configuration) for pod in scenario.waiting]
-    pending = [msgspec.structs.replace(pod, waits=reason) for pod, reason in refused if pod is not None]
+    refused = [outcome for outcome in result.outcomes if outcome.node is None]
+    reasons = {outcome.pod.key: outcome.reason for outcome in refused}
+    there = pods_after(result.scenario, result.outcomes, result.simulation)
+    state = PageState(result.simulation.configuration)
+    state.time_passed(time.time_ns())
+    state.nodes_replaced(result.scenario.nodes)
+    state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
+    state.take_difference()
+    page = state.page
+    pending = [msgspec.structs.replace(pod, waits=reasons.get(key, pod.waits)) for key, pod in page.pending.items()]
     return html_file(
         PageAnswer(
             epoch="",
             revision=0,
             cluster="simulation",
-            unit_mib=configuration.unit_mib,
+            unit_mib=state.configuration.unit_mib,
             status=FeedStatus(),
-            nodes=[tile for tile in tiles if tile is not None],
-            pending=[*pending, *(pod for pod in waiting if pod is not None)],
+            nodes=list(page.nodes.values()),
+            pending=pending,
         )
     )

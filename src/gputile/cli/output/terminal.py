@@ -92,23 +92,23 @@ def _coloured(span: "Span") -> str:
     return span.text if style is None else f"\x1b[{style}m{span.text}\x1b[0m"
 
 
-def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -> "list[NodeBars]":
+def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
     """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
     from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
 
     if len({pod.namespace for node in nodes for pod in node.pods}) > 1:
-        return node_bars(nodes, unit_mib, lambda pod: pod.namespace)
+        return node_bars(nodes, lambda pod: pod.namespace)
     names = {pod.key: workload_name(workload_of(pod)) for pod in pods}
-    return node_bars(nodes, unit_mib, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
+    return node_bars(nodes, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
 
 
-def draw(shown: "Sequence[NodeBars]", unit_mib: int, groups: "BarGroups", *, plain: bool) -> None:
+def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
     """Print the drawing; ``plain`` asks for ASCII, ``groups`` have the letters and colours of the pieces."""
     from gputile.tools.views.gpu_bars import draw as drawn
 
     on = paper(plain=plain)
-    write_drawing(drawn(shown, unit_mib, groups, on), on)
+    write_drawing(drawn(shown, groups, on), on)
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:

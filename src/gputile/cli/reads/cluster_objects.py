@@ -31,11 +31,6 @@ class Source:
     reach: "Reach"
     installed_in: str
 
-    @property
-    def read_once(self) -> str | None:
-        """The first of the files that cannot be read again: the standard input, or a pipe; None where there is none."""
-        return next((file for file in self.files if file == "-" or _is_pipe(file)), None)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterObjects:
@@ -55,13 +50,6 @@ class ClusterObjects:
         from gputile.cli.options.configuration import GivenConfiguration
 
         return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
-
-
-def _is_pipe(file: str) -> bool:
-    try:
-        return Path(file).is_fifo()
-    except (OSError, ValueError):  # a name that no file has; who reads it says so
-        return False
 
 
 def read_state(source: Source, given: "GivenConfiguration | None" = None) -> ClusterObjects:

@@ -1,12 +1,12 @@
 """Reads a live cluster once, for commands that look and leave."""
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
@@ -32,12 +32,8 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 class Live:
     """A cluster's nodes and pods, and the configuration of the gputile in it, or why that is not known.
 
-    ``groups`` are its PodGroups where they were asked for, else None; ``unlisted`` is why they are not known, None
-    where they are.
-    ``namespaces`` are its namespaces, None where they were not asked for or may not be read, and
-    ``namespaces_unlisted`` is why they may not.
-    ``priority_classes`` are its PriorityClasses, None where they were not asked for or may not be read, and
-    ``classes_unlisted`` is why they may not.
+    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are its own where they were asked for; ``unlisted``
+    says by kind why they are not known.
     ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
     cannot be read: nobody knows what they hold.
     """
@@ -46,11 +42,10 @@ class Live:
     pods: list[Pod]
     configuration: GivenConfiguration | UnknownConfiguration
     groups: "PodGroups | None" = None
-    unlisted: str | None = None
-    namespaces: list[Namespace] | None = None
-    namespaces_unlisted: str | None = None
+    namespaces: Sequence[Namespace] = ()
     priority_classes: "PriorityClasses | None" = None
-    classes_unlisted: str | None = None
+    budgets: Sequence[PodDisruptionBudget] = ()
+    unlisted: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "default"
     unread: tuple[str, ...] = ()
 
@@ -86,17 +81,23 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
                 return read
             from gputile.tools.simulator.admission import listed_classes
 
-            known, unlisted = await read_groups(connection)
-            namespaces, unlisted_namespaces = await listed(connection, _NAMESPACES, Namespace)
-            classes, why = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
+            known, no_groups = await read_groups(connection)
+            namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
+            budgets, no_budgets = await read_budgets(connection)
+            classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
+            unlisted = {
+                "PodGroups": no_groups,
+                "PriorityClasses": no_classes,
+                "PodDisruptionBudgets": no_budgets,
+                "namespaces": no_namespaces,
+            }
             return replace(
                 read,
                 groups=known,
-                unlisted=unlisted,
-                namespaces=namespaces,
-                namespaces_unlisted=unlisted_namespaces,
+                namespaces=namespaces or (),
                 priority_classes=listed_classes(classes) if classes is not None else None,
-                classes_unlisted=why,
+                budgets=budgets or (),
+                unlisted={kind: why for kind, why in unlisted.items() if why is not None},
             )
 
     return read_or_leave(read())
@@ -162,6 +163,11 @@ async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
     for each in listed.unreadable:
         groups.unreadable[each.namespace, each.name] = each.why
     return groups, None
+
+
+async def read_budgets(connection: Reading) -> tuple[list[PodDisruptionBudget] | None, str | None]:
+    """Return the PodDisruptionBudgets; None, and why, where they may not be listed."""
+    return await listed(connection, "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudget)
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:

@@ -126,7 +126,7 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            if value is None or not is_integer(value) or not is_integer(values[0]):
+            if value is None or len(values) != 1 or not is_integer(value) or not is_integer(values[0]):
                 return False
             return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
     return False

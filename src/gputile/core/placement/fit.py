@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.api.wording import memory_text
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -101,18 +102,18 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=left)
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
-        return _too_large(healthy, small, shape, node_info)
+        return _too_large(healthy, small, shape)
     return _taken(healthy, shape, node_info, group)
 
 
-def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule]:
+def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
     """Name the largest of the GPUs that are too small, and how many are not."""
-    unit, large, largest = node_info.unit_mib, len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
-    units, need = largest.total // unit, f"the pod needs {_amount(shape.mib, unit)} {_on_gpus(shape)}"
-    text = f"its largest GPU has {units} units of {unit} MiB; {need}"
+    large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
+    has, need = memory_text(largest.total), f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
+    text = f"its largest GPU has {has}; {need}"
     if large:
         enough = f"{large} of its {len(healthy)} GPUs {_are(large)} large enough"
-        text = f"{enough}, GPU {largest.gpu.index} has {units} units of {unit} MiB; {need}"
+        text = f"{enough}, GPU {largest.gpu.index} has {has}; {need}"
     return Refusal(FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total)
 
 
@@ -134,10 +135,10 @@ def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: in
 def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[Refusal[FitRule]]:
     """Yield every reason why ``gpu`` cannot be one of the pod's GPUs; ``group`` numbers the pod's trust group.
 
-    The text goes on after the GPU's name: "GPU 1" "has 3 of 15 units free; ...". None is yielded for a GPU that
+    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...". None is yielded for a GPU that
     ``gpu_fits``.
     """
-    unit, index, where = node_info.unit_mib, gpu.gpu.index, _on_gpus(shape)
+    index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
         yield Refusal(FitRule.TOO_FEW, "is unhealthy", gpu=index)
         return
@@ -146,10 +147,10 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
             yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
         return
     if gpu.free < shape.mib:
-        units, too_small = gpu.total // unit, gpu.total < shape.mib
-        has = f"{units} units of {unit} MiB" if too_small else f"{gpu.free // unit} of {units} units free"
+        too_small = gpu.total < shape.mib
+        has = memory_text(gpu.total) if too_small else f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
         rule = FitRule.TOO_LARGE if too_small else FitRule.GPUS_TAKEN
-        text = f"has {has}; the pod needs {_amount(shape.mib, unit)} {where}"
+        text = f"has {has}; the pod needs {memory_text(shape.mib)} {where}"
         yield Refusal(rule, text, gpu=index, wanted=shape.mib, there=gpu.free)
     if shape.percent and gpu.percent + shape.percent > 100:
         left = max(0, 100 - gpu.percent)
@@ -187,11 +188,6 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
         f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
         f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
     )
-
-
-def _amount(mib: int, unit: int) -> str:
-    """Return an amount in units of ``unit`` MiB, in MiB where it is no whole number of them."""
-    return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
 
 
 def _on_gpus(shape: Shape) -> str:

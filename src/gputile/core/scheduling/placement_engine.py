@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, Chosen, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
@@ -151,13 +152,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         )
 
     def text(self) -> str:
-        """Return the decision for people: "GPU 1 (4096 MiB)" or "GPU 0, GPU 3"."""
+        """Return the decision for people: "GPU 1 (4 GiB)" or "GPU 0, GPU 3"."""
         if self.allocation is None:
             return "GPUs by the node's own device plugin"
         if self.allocation.whole:
             return ", ".join(f"GPU {share.index}" for share in self.allocation.gpus)
         return ", ".join(
-            f"GPU {share.index} ({share.mib} MiB{f', {share.percent} % of compute' if share.percent else ''})"
+            f"GPU {share.index} ({memory_text(share.mib)}{f', {share.percent} % of compute' if share.percent else ''})"
             for share in self.allocation.gpus
         )
 

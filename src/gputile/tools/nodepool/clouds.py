@@ -256,11 +256,6 @@ def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
 
 
 _SCALE_SET_TEMPLATE: Final = "k8s.io_cluster-autoscaler_node-template_resources_"
-_AKS_WAY_OPTIONS: Final = {
-    "own-plugin": (),
-    "gpu-image": (("--aks-custom-headers", "UseGPUDedicatedVHD=true"),),
-    "gpu-operator": (("--gpu-driver", "none"),),
-}
 
 
 def _aks_setup(pool: NodePool) -> PoolSetup:
@@ -271,7 +266,7 @@ def _aks_setup(pool: NodePool) -> PoolSetup:
         ("--cluster-name", pool.cluster),
         ("--name", pool.name),
         ("--node-vm-size", pool.instance_type),
-        *_AKS_WAY_OPTIONS[pool.way],
+        *((("--gpu-driver", "none"),) if pool.way == "gpu-operator" else ()),
         f"--labels {words(node_labels(pool))}",
         ("--node-taints", _TAINT),
         f"--tags {words(tags)}",
@@ -281,18 +276,8 @@ def _aks_setup(pool: NodePool) -> PoolSetup:
     operator = GPU_OPERATOR if pool.way == "gpu-operator" else ()
     return PoolSetup(
         (add, *operator),
-        written((_retired(pool), _aks_autoscaler_note(pool), sum_note(pool))),
+        written((_aks_autoscaler_note(pool), sum_note(pool))),
         ("agent.runtimeClassName=nvidia",) if operator else (),
-    )
-
-
-def _retired(pool: NodePool) -> str | None:
-    if pool.way != "gpu-image":
-        return None
-    return (
-        "Azure has retired the GPU image on 10 January 2025 and creates no new pools with it: use own-plugin, or "
-        "gpu-operator. Where an old pool still runs it, its own device plugin serves nvidia.com/gpu, and gputile's "
-        "agent stands back on that node."
     )
 
 

@@ -1,6 +1,5 @@
 """Reads the description of a GPU node pool (``kind: NodePool``), and reports all mistakes at once."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -17,7 +16,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import described, matching, unsupported
+from gputile.api.wording import broken_label_value, broken_qualified_name, described, matching, unsupported
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
 
 WAYS = {
@@ -27,7 +26,6 @@ WAYS = {
     },
     "aks": {
         "own-plugin": "a GPU node pool, whose driver AKS installs; gputile's agent is the device plugin",
-        "gpu-image": "AKS's specialised GPU image, which Azure has retired",
         "gpu-operator": "a GPU node pool without AKS's driver; NVIDIA's GPU Operator installs it",
     },
     "gke": {
@@ -164,10 +162,6 @@ def _sizes(pool: NodePool) -> list[str]:
     return found
 
 
-_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_PREFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
-_LONGEST_PREFIX: Final = 253
-_SHOWN: Final = 80
 _KUBERNETES: Final = ("kubernetes.io", "k8s.io")
 _KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _TAKEN_BY_KUBELETS: Final = (
@@ -182,19 +176,13 @@ _TAKEN_BY_KUBELETS: Final = (
     "failure-domain.beta.kubernetes.io/zone",
 )
 """The labels of kubernetes.io outside the kubelet's own two domains that a kubelet takes, but for the host's name."""
-_LABEL_NAME_RULE: Final = "up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def _syntax_problems(labels: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with the form of labels."""
     for key, value in labels.items():
-        prefix, slash, name = key.rpartition("/")
-        if slash and not (len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix)):
-            yield f"labels: {key[:_SHOWN]!r}: before '/' stands a DNS name in lower case, such as example.com"
-        if not _LABEL_NAME.fullmatch(name):
-            yield f"labels: {key[:_SHOWN]!r}: the name of a label is {_LABEL_NAME_RULE}"
-        if value and not _LABEL_NAME.fullmatch(value):
-            yield f"labels: {key[:_SHOWN]} is {value[:_SHOWN]!r}: the value of a label is empty, or {_LABEL_NAME_RULE}"
+        for why in filter(None, (broken_qualified_name(key), broken_label_value(value))):
+            yield f"labels: {why}"
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:

@@ -85,7 +85,6 @@ def make_placer(
 
 Outcome = TypeVar("Outcome")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_FROM_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +171,10 @@ def _signals_put_off() -> Iterator[None]:
 
     A process that is only half started is not yet in the list of those to end, and would print a traceback.
     """
-    came: list[int] = []
-    handlers = {int(number): signal.getsignal(number) for number in _ENDING}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, _frame: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     ensure_running()  # Python's tracker of resources, which inherits the mask; starting it unblocks SIGINT here
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)

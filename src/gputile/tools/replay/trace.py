@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -261,22 +260,13 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
-        named = Counter(reader.fieldnames or ())
-        if twice := [column for column, number in named.items() if number > 1]:
-            raise TraceError(f"{path}: the header has the column {twice[0][:80]!r} twice")
         rows = [_Row(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
     seen: set[str] = set()
     for row in rows:
-        if any(row[column] is None for column in columns):
-            raise TraceError(f"{path}: line {row.line} is shorter than the header")
-        if _MORE in row.cells:
-            raise TraceError(f"{path}: line {row.line} is longer than the header")
-        if not row[columns[0]].strip() or not row[columns[0]].isprintable():
-            raise TraceError(
-                f"{path}: line {row.line}: column {columns[0]} should hold a name, not {row[columns[0]][:40]!r}"
-            )
+        if _MORE in row.cells or any(row[column] is None for column in columns):
+            raise TraceError(f"{path}: line {row.line} is shorter or longer than the header")
         if row[columns[0]] in seen:
             raise TraceError(f"{path}: line {row.line}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
         seen.add(row[columns[0]])

@@ -22,7 +22,6 @@ from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.refusal import AdmissionRule, Refusal
-from gputile.tools.simulator.api_rules import broken_rule
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
 
@@ -112,7 +111,7 @@ class Admission:
         pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
-        admitted = checked(origin, path, decode(origin, path, pod, Pod))
+        admitted = decode(origin, path, pod, Pod)
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
             gpu = ", and to ask gputile which GPU the pod gets" if asks_for_gpu(admitted) else ""
@@ -205,14 +204,3 @@ def _placed(prefix: str, text: str) -> str:
     """Return what is said of a pod as it is said of what stands at ``prefix``."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"
-
-
-def checked(origin: Origin, path: str, pod: Pod) -> Pod:
-    """Return ``pod`` after a check that the predicates can judge its scheduling rules.
-
-    Raises:
-        ManifestError: one of them is not.
-    """
-    if (broken := broken_rule(pod.spec)) is not None:
-        raise origin.error(f"{path}.spec.{broken[0]}".lstrip("."), broken[1])
-    return pod

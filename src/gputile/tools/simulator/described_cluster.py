@@ -5,6 +5,7 @@ resource ephemeral-storage) and room for 110 pods, and one with GPUs has the tai
 (``taints: []`` takes it away).
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -28,7 +29,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import described, shown, unsupported
+from gputile.api.wording import broken_label_value, broken_qualified_name, described, shown, unsupported
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -44,14 +45,35 @@ from gputile.core.devices.inventory import (
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Manifest, Origin
 from gputile.tools.simulator.names import (
-    broken_label_value,
     broken_labels,
-    broken_qualified_name,
     check_name,
     make_gpu_uuid,
     make_uid,
 )
 
+# MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
+_USUAL_MIB: Final = (
+    ("b200", 183359),
+    ("h200", 143771),
+    ("h100-nvl", 95830),
+    ("h20-", 97871),
+    ("h100", 81559),
+    ("h800", 81559),
+    ("a100.*80gb", 81920),
+    ("a100", 40960),
+    ("a800", 81920),
+    ("a30", 24576),
+    ("a40", 46068),
+    ("a10", 23028),
+    ("l40", 46068),
+    ("l4", 23034),
+    ("t4", 15360),
+    ("v100.*32gb", 32768),
+    ("v100", 16384),
+    ("p100", 16384),
+    ("p40", 23040),
+    ("p4", 7680),
+)
 API_VERSION: Final = "gputile.io/v1alpha1"
 MOST_NODES: Final = 20_000
 
@@ -163,6 +185,32 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
         raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")
     for i, node in enumerate(cluster.nodes):
         yield from _Describer(manifest.origin, f"nodes[{i}]", unit).nodes(node)
+
+
+def usual_mib(model: str) -> int:
+    """Return the memory of a GPU of this model in MiB, 0 where it is not known."""
+    return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
+
+
+def nodes_of_text(text: str, number: int, unit_mib: int) -> Iterator[Node]:
+    """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes; no mode is the default one.
+
+    ``number`` tells their names from those of other texts.
+
+    Raises:
+        ManifestError: it describes none, or the memory of the model is not known and not said.
+    """
+    origin, form = Origin(f"--with-node {text}"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
+    written, colon, mode = text.partition(":")
+    counts, (model, _, memory) = written.split("x", 2)[:2], written.split("x", 2)[-1].partition("=")
+    if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
+        raise origin.error("", form)
+    if not memory and not usual_mib(model):
+        raise origin.error("", f"how much memory a {model} has is not known: say it, as {written}=48GiB{colon}{mode}")
+    node = {"name": f"new-{number}", "count": int(counts[0])} | ({"mode": mode} if colon else {})
+    gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
+    body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}
+    yield from described_nodes(Manifest(origin, API_VERSION, "Cluster", body), unit_mib)
 
 
 def written_node(manifest: Manifest) -> Node:

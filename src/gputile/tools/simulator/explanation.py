@@ -1,6 +1,7 @@
-"""Says of one pod where it is, or why it is pending, node by node, and what would help (B4)."""
+"""Says of one pod where it is, or why it is pending or could not be created, and what would help (B4)."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -9,31 +10,47 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.api.wording import described
+from gputile.api.wording import described, memory_text
+from gputile.api.workloads import Event
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
+from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.fields import MistypedResources
 from gputile.tools.simulator.node_reports import (
-    GpuReport,
     NodeReport,
     Subject,
     asks,
     left_to_others,
     refused_for_good,
+    unlimited_memory,
     waiting_for,
 )
+from gputile.tools.simulator.preemption import VictimFinder, victims_text
 from gputile.tools.simulator.remedies import Remedy, remedies
 
 NODES_NAMED: Final = 10
+_REASON: Final = "FailedCreate"
+_BY_LIMIT_RANGE: Final = r"(?:minimum|maximum) \S{1,253} usage per [A-Z]|max limit to request ratio per [A-Z]"
+_REMEDIES: Final = (
+    (
+        r"exceeded quota: ([a-z0-9.-]{1,253}),",
+        "ResourceQuota {} holds it: delete pods of the namespace, or raise the quota",
+    ),
+    (
+        r"failed quota: ([a-z0-9.-]{1,253}): must specify ",
+        "ResourceQuota {} counts what the pod does not name: name it, or have a LimitRange give a default",
+    ),
+    (_BY_LIMIT_RANGE, "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
     """What is said of a pod: its state, sentences, what each node says, and changes that would help.
 
-    ``placed`` is whether the pod has its place, had it, or fits somewhere now.
+    ``placed`` is whether the pod has its place, had it, fits somewhere now, or preempts others.
     """
 
     pod: Pod
@@ -54,8 +71,8 @@ def explain_pod(
         return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
     if pod.finished or pod.spec.node_name:
         state, text = whereabouts(pod)
-        why = None if pod.finished else _why_there(subject)
-        return PodExplanation(pod, state, [text] if why is None else [text, why], placed=True)
+        more = [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
+        return PodExplanation(pod, state, [text, *filter(None, more)], placed=True)
     return _pending(subject)
 
 
@@ -70,6 +87,7 @@ def _pending(subject: Subject) -> PodExplanation:
         named = ", ".join(fitting[:NODES_NAMED]) + (", ..." if len(fitting) > NODES_NAMED else "")
         soon = "" if waiting is not None else "; kube-scheduler will try it again"
         text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
+        text += filter(None, [_unlimited(subject, fitting)])
     else:
         ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
@@ -77,7 +95,29 @@ def _pending(subject: Subject) -> PodExplanation:
         asked = (name for container in containers for name in container.resources.limits)
         text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
-    return PodExplanation(subject.pod, state, text, bool(fitting), reports, remedies(subject, reports))
+    preempts = None if fitting or waiting is not None else _preempts(subject)
+    if preempts is not None:
+        state, text = "Preempts", [*text, preempts]
+    placed = bool(fitting) or preempts is not None
+    return PodExplanation(subject.pod, state, text, placed, reports, remedies(subject, reports))
+
+
+def _preempts(subject: Subject) -> str | None:
+    """Return a sentence on who leaves for a pod that fits nowhere, None where nobody does."""
+    if subject.request is None:
+        return None
+    finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
+    found = finder.find([GangCandidate(subject.pod, subject.request)], 1, subject.now_ns)
+    if found is None:
+        return None
+    place = found.places[subject.pod.metadata.uid]
+    victims = victims_text(finder.pods[uid] for uid in (*found.evicted, *found.withdrawn))
+    unless = "unless a PodDisruptionBudget forbids it"
+    return f"Its priority is {subject.pod.spec.priority}: it preempts {victims} on node {place.node}, {unless}."
+
+
+def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
+    return unlimited_memory(subject.ledger, nodes) if subject.request is not None else None
 
 
 def whereabouts(pod: Pod) -> tuple[str, str]:
@@ -97,26 +137,10 @@ def whereabouts(pod: Pod) -> tuple[str, str]:
 def _gpus(allocation: Allocation) -> str:
     parts = []
     for share in allocation.gpus:
-        amount = "all of it" if allocation.whole else f"{share.mib} MiB"
+        amount = "all of it" if allocation.whole else memory_text(share.mib)
         percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
         parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
     return "; ".join(parts)
-
-
-class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node, and what it says to the pod: "" where nothing stands against it.
-
-    ``in_tree`` is what kube-scheduler's own rules say, ``gpu`` what the GPUs say. ``lasting`` is whether an empty node
-    would say so, too.
-    """
-
-    name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
-    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
-    lasting: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")]
-    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
-    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -125,30 +149,19 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
     state: Annotated[
-        str, described("What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended.")
+        str,
+        described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
     ]
     node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
     text: Annotated[str, described("The same in sentences.")]
     nodes: Annotated[
-        list[ExplainedNode], described("What each node says, the nearest first; empty where the pod has its place.")
+        list[NodeReport], described("What each node says, the nearest first; empty where the pod has its place.")
     ]
     changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
     """Return an explanation as a record; with ``most_nodes`` only the nodes that come closest."""
-    nodes = [
-        ExplainedNode(
-            name=report.name,
-            in_tree=report.in_tree.text if report.in_tree is not None else "",
-            gpu=report.gpu,
-            lasting=report.unresolvable,
-            unit_mib=report.unit_mib,
-            gpus=report.gpus,
-            fits=report.fits,
-        )
-        for report in explanation.reports[:most_nodes]
-    ]
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -156,7 +169,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
         state=explanation.state,
         node=pod.spec.node_name or None,
         text=" ".join(explanation.text),
-        nodes=nodes,
+        nodes=list(explanation.reports[:most_nodes]),
         changes=list(explanation.changes),
     )
 
@@ -193,3 +206,30 @@ def _why_there(subject: Subject) -> str | None:
 
 def _unbound(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
+
+
+def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
+    """Return why a pod could not be created, or the pods of the controller ``name``; None where nobody says so.
+
+    ``events`` are those of the namespace. Of several the latest counts.
+    """
+    found = [
+        event
+        for event in events
+        if event.reason == _REASON and _is_of(name, event.involved_object.name) and event.message
+    ]
+    if not found:
+        return None
+    latest = max(found, key=lambda event: event.when)
+    about = latest.involved_object
+    return f"{about.kind} {about.name} could not create it: {latest.message}{_remedy(latest.message)}"
+
+
+def _remedy(message: str) -> str:
+    """Return what helps against the rule of the namespace that an API server names, after a semicolon."""
+    found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
+    return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
+
+
+def _is_of(pod: str, controller: str) -> bool:
+    return bool(controller) and (pod == controller or pod.startswith(f"{controller}-"))

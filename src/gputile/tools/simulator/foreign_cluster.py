@@ -45,9 +45,11 @@ from gputile.core.devices.inventory import (
     encode_inventory,
 )
 from gputile.core.devices.request import RequestError, parse_request
+from gputile.tools.simulator.described_cluster import usual_mib
 from gputile.tools.simulator.manifests import Note
 from gputile.tools.simulator.names import make_gpu_uuid
 
+ADOPTED: Final = "gputile.io/adopted"  # of nodes whose GPUs others told; it is in memory only
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 # How the plugin may call time-sliced GPUs, and HAMi's amounts of memory and compute.
@@ -58,29 +60,6 @@ _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _MOST_GIB: Final = 1024  # of a GPU, as gpushare counts it in GiB; what has more of them counts in MiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = "nvidia.com/gpu.replicas"
-# MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
-_USUAL_MIB: Final = (
-    ("b200", 183359),
-    ("h200", 143771),
-    ("h100-nvl", 95830),
-    ("h20-", 97871),
-    ("h100", 81559),
-    ("h800", 81559),
-    ("a100.*80gb", 81920),
-    ("a100", 40960),
-    ("a800", 81920),
-    ("a30", 24576),
-    ("a40", 46068),
-    ("a10", 23028),
-    ("l40", 46068),
-    ("l4", 23034),
-    ("t4", 15360),
-    ("v100.*32gb", 32768),
-    ("v100", 16384),
-    ("p100", 16384),
-    ("p40", 23040),
-    ("p4", 7680),
-)
 
 
 class _HamiDevice(msgspec.Struct):
@@ -126,7 +105,7 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
             continue
         known[node.metadata.name] = facts.inventory
         by_source.setdefault(facts.source, []).append(node.metadata.name)
-        found.nodes.append(with_inventory(node, facts.inventory))
+        found.nodes.append(_marked(with_inventory(node, facts.inventory), facts.source))
     for source, names in by_source.items():
         found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
     if unknown:
@@ -202,17 +181,13 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
         return None
     replicas = int(labels.get(_REPLICAS, "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
-    mib = int(labels.get(memory, "0")) or _usual_mib(name)
+    mib = int(labels.get(memory, "0")) or usual_mib(name)
     if not number or not mib or (count not in labels and not name):
         return None
     sliced = replicas if replicas > 1 else 0
     name = name.removesuffix("-SHARED")
     gpus = _equal_gpus(node, number, mib, name)
     return Inventory(gpus=gpus, mode=Mode.EXCLUSIVE, replicas=min(sliced, MOST_REPLICAS))
-
-
-def _usual_mib(model: str) -> int:
-    return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
 
 
 def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]:
@@ -331,6 +306,11 @@ def _renamed(pod: Pod) -> Pod:
 def _annotated(pod: Pod, allocation: Allocation) -> Pod:
     annotations = {**pod.metadata.annotations, ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+
+def _marked(node: Node, source: str) -> Node:
+    annotations = {**node.metadata.annotations, ADOPTED: source}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations))
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:

@@ -4,10 +4,12 @@ Source: k8s.io/apimachinery, pkg/labels/selector.go.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement
-from gputile.tools.simulator.names import broken_label_value, broken_qualified_name
+from gputile.api.core import Node
+from gputile.api.wording import broken_label_value, broken_qualified_name, nearest
 
 _WORD: Final = r"[^\s=!,()<>]"
 _REQUIREMENT: Final = re.compile(
@@ -31,6 +33,18 @@ def parse_selector(text: str) -> LabelSelector:
     """
     parts = _BETWEEN.split(text) if text.strip() else []
     return LabelSelector(match_expressions=tuple(_requirement(text, part.strip()) for part in parts))
+
+
+def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
+    """Return which label or value of the nodes a valid selector that selects none may mean, "" where none is near."""
+    labels = [node.metadata.labels for node in nodes]
+    for requirement in parse_selector(text).match_expressions:
+        key, values = requirement.key, {each[requirement.key] for each in labels if requirement.key in each}
+        if not values:
+            return nearest(key, {each for known in labels for each in known})
+        if requirement.operator == "In" and values.isdisjoint(requirement.values):
+            return nearest(requirement.values[0], values)
+    return ""
 
 
 def _requirement(text: str, part: str) -> LabelSelectorRequirement:

@@ -4,19 +4,16 @@ Derived names and UIDs are the same in every run.
 """
 
 import hashlib
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_value, broken_qualified_name, broken_subdomain
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Origin
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
 _SUFFIXES = len(_ALPHABET) ** 5
 _LONGEST_PREFIX = 58  # characters of a generateName that the API server keeps
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 
@@ -68,35 +65,6 @@ def check_name(origin: Origin, path: str, name: str) -> None:
     """
     if why := broken_subdomain(name):
         raise origin.error(path, why)
-
-
-def broken_subdomain(name: str) -> str | None:
-    """Return why ``name`` is no DNS subdomain, as names of objects are; None where it is one."""
-    if len(name) > 253:
-        return f"Invalid value: {shown(name)}: must be no more than 253 characters"
-    if not _SUBDOMAIN.fullmatch(name):
-        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
-        return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
-    return None
-
-
-def broken_qualified_name(name: str) -> str | None:
-    """Return why ``name`` is no key of a label or annotation, or name of a resource; None where it is one."""
-    prefix, slash, last = name.rpartition("/")
-    if slash and (not prefix or broken_subdomain(prefix)):
-        return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
-    if len(last) > 63 or not _QUALIFIED.fullmatch(last):
-        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
-        return f"Invalid value: {shown(name)}: a name must be {rule}"
-    return None
-
-
-def broken_label_value(value: str) -> str | None:
-    """Return why ``value`` is no value of a label; None where it is one."""
-    if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
-        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
-        return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
-    return None
 
 
 def broken_labels(path: str, labels: Mapping[str, str]) -> Iterator[Broken]:

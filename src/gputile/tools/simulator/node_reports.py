@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import GANG_GATE
-from gputile.api.wording import described
+from gputile.api.well_known import GANG_GATE, Mode
+from gputile.api.wording import described, first_of, memory_text
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.predicates import Predicates
@@ -46,30 +46,23 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     lacks: Annotated[str, described('Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')]
 
 
-class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each GPU.
+class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A node, and what it says to the pod: "" where nothing stands against it."""
 
-    ``in_tree`` is None and ``gpu`` "" if they do not forbid the node. ``unresolvable`` says that the pod would not
-    fit even if the node were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
-    """
-
-    name: str
-    in_tree: Refusal[PredicateRule] | None
-    gpu: str
-    unresolvable: bool = msgspec.field(name="lasting")
-    unit_mib: int
-    gpus: list[GpuReport] = msgspec.field(name="cards")
-    nearness: tuple[int, int] = (0, 0)
+    name: Annotated[str, described("The node's name.")]
+    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
+    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
+    unresolvable: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")] = (
+        msgspec.field(name="lasting")
+    )
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
+    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
     @property
     def text(self) -> str:
         """Why the pod may not go there; "" where it fits."""
-        return "; ".join(filter(None, (self.in_tree.text if self.in_tree is not None else "", self.gpu)))
-
-    @property
-    def fits(self) -> bool:
-        """Whether the pod could be placed here now."""
-        return self.in_tree is None and not self.gpu
+        return "; ".join(filter(None, (self.in_tree, self.gpu)))
 
 
 class Subject:
@@ -87,7 +80,7 @@ class Subject:
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self._others = {other.metadata.uid: other for other in others}
-        self.pod, self.nodes = pod, nodes
+        self.pod, self.nodes, self.now_ns = pod, nodes, now_ns
         self.configuration = configuration
         self.request = self.request_of(pod)
         self.predicates = Predicates(nodes)
@@ -99,6 +92,11 @@ class Subject:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
         self.engine = PlacementEngine(self.ledger)
+
+    @property
+    def others(self) -> list[Pod]:
+        """All other pods of the cluster."""
+        return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
         """Return whether another pod has the same controller: where it goes, a new one takes its place."""
@@ -161,26 +159,27 @@ class Subject:
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
-        in_tree = self.predicates.reasons(self.pod)
-        return sorted((self._report(name, reason) for name, reason in in_tree.items()), key=_order)
+        found = [self._report(name, reason) for name, reason in self.predicates.reasons(self.pod).items()]
+        found.sort(key=lambda each: (not each[1].fits, bool(each[1].in_tree), each[0], each[1].name))
+        return [report for _, report in found]
 
-    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> NodeReport:
+    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
+        """Return a node's verdict, and before it by what it is sorted: how little is missing."""
         state, request = self.engine.state(name), self.request
-        if request is None:
-            return NodeReport(name, in_tree, "", False, 0, [])
-        refused = self.engine.refusal(request, name)
+        refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
             in_tree = None  # the same in fewer words
-        gpus = [self._gpu(state, gpu, request, refused) for gpu in state.gpus] if state is not None else []
-        return NodeReport(
+        gpus = state.gpus if state is not None and request is not None else ()
+        report = NodeReport(
             name=name,
-            in_tree=in_tree,
+            in_tree=in_tree.text if in_tree is not None else "",
             gpu=refused.text if refused is not None else "",
             unresolvable=refused is not None and refused.rule in UNRESOLVABLE,
-            unit_mib=state.info.unit_mib if state is not None else 0,
-            gpus=gpus,
-            nearness=_nearness(state, refused),
+            unit_mib=state.info.unit_mib if state is not None and request is not None else 0,
+            gpus=[self._gpu(state, gpu, request, refused) for gpu in gpus if state is not None and request is not None],
+            fits=in_tree is None and refused is None,
         )
+        return _nearness(state, refused), report
 
     def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
         lacks = ""
@@ -205,14 +204,18 @@ def asks(request: Request | None) -> str:
     if shape.kind is not RequestKind.SHARED:
         return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
-    count = shape.mib // shape.unit_mib if shape.unit_mib else 0
-    units = units_text(count, shape.unit_mib) if count else f"{shape.mib} MiB"
-    return f"asks for {units}{compute} on {gpus}"
+    return f"asks for {memory_text(shape.mib)}{compute} on {gpus}"
 
 
-def units_text(count: int, unit_mib: int) -> str:
-    """Return an amount of memory in words: "1 unit of 1024 MiB"."""
-    return f"{count} unit{'' if count == 1 else 's'} of {unit_mib} MiB"
+def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
+    """Return a sentence on those of the nodes that do not limit the memory of pods, None where there are none."""
+    infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
+    found = [info for info in infos if info is not None and info.grouped]
+    if not found:
+        return None
+    way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
+    names = first_of([info.name for info in found], 3)
+    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for."
 
 
 def waiting_for(pod: Pod) -> str | None:
@@ -252,7 +255,3 @@ def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tupl
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
     return -int(rule), -free
-
-
-def _order(report: NodeReport) -> tuple[bool, bool, tuple[int, int], str]:
-    return not report.fits, report.in_tree is not None, report.nearness, report.name

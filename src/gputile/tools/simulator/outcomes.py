@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES
+from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, encode_allocation
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
@@ -16,7 +16,7 @@ from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.node_reports import Subject, waiting_for
 from gputile.tools.simulator.remedies import Remedy, remedies
 from gputile.tools.simulator.scenario import Scenario
-from gputile.tools.simulator.simulation import PodOutcome
+from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import Owner, owner_of
 
 _HASH = "pod-template-hash"
@@ -78,8 +78,7 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
     if allocation.whole:
         return "1 GPU" if count == 1 else f"{count} GPUs"
     share = allocation.gpus[0]
-    units = share.mib // allocation.unit_mib
-    amount = f"{units} unit{'' if units == 1 else 's'}"
+    amount = memory_text(share.mib)
     if share.percent:
         amount += f" and {share.percent} % of compute"
     return amount if count == 1 else f"{amount} on each of {count} GPUs"
@@ -119,19 +118,15 @@ class Advice:
 
 
 def advice(
-    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], configuration: Configuration, now_ns: int
+    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation, now_ns: int
 ) -> dict[str, Advice]:
     """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
 
     The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
     than free capacity. ``now_ns`` is Unix time in nanoseconds.
     """
-    outcomes = list(outcomes)
-    there = [
-        *scenario.bound,
-        *scenario.waiting,
-        *(_bound(each, each.node) for each in outcomes if each.node is not None),
-    ]
+    outcomes, configuration = list(outcomes), simulation.configuration
+    there = pods_after(scenario, outcomes, simulation)
     asked = Counter(workload_of(each.pod) for each in outcomes)
     placed = Counter(workload_of(each.pod) for each in outcomes if each.node is not None)
     found: dict[str, Advice] = {}
@@ -154,6 +149,15 @@ def advice(
             changes.append(Remedy(f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}", []))
         found[pod.metadata.uid] = Advice(nodes, changes)
     return found
+
+
+def pods_after(scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation) -> list[Pod]:
+    """Return the pods that are there after a simulation, as an API server has them; none without a place."""
+    gone = {victim.pod.metadata.uid for victim in simulation.victims}
+    return [
+        *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
+        *(_bound(each, each.node) for each in outcomes if each.node is not None),
+    ]
 
 
 def _bound(outcome: PodOutcome, node: str) -> Pod:

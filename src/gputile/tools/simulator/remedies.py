@@ -8,11 +8,11 @@ import msgspec
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
-from gputile.api.wording import described, first_of
+from gputile.api.wording import described, first_of, memory_text
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import PredicateRule, Refusal
-from gputile.tools.simulator.node_reports import NodeReport, Subject, units_text
+from gputile.tools.simulator.node_reports import NodeReport, Subject
 from gputile.tools.simulator.proposals import (
     asking_less,
     coming_node,
@@ -62,7 +62,9 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
     if not overlooked(subject.pod, subject.configuration):
         if any(report.fits for report in reports):
             return []
-        open_nodes = [report for report in reports if report.in_tree is None or report.in_tree.lacks_gpus]
+        in_tree = subject.predicates.reasons(subject.pod)
+        lacking = {name for name, why in in_tree.items() if why is None or why.lacks_gpus}
+        open_nodes = [report for report in reports if not report.in_tree or report.name in lacking]
         found = [
             _smaller(subject, request, [report.name for report in open_nodes]),
             _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
@@ -98,7 +100,7 @@ def _amount(request: Request | None, resource: str) -> str:
         return f"{shape.percent * shape.gpus} percent of compute{each}"
     if request is None or shape.kind is not RequestKind.SHARED:
         return f"{shape.gpus} of {resource}"
-    return f"{units_text(request.units, request.unit_mib)}{each}"
+    return f"{memory_text(request.units * request.unit_mib)}{each} ({resource}: {request.units})"
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
@@ -192,7 +194,7 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     count = int(demanded.get(NODE_GPU_COUNT_LABEL, shape.gpus))
     gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
-        gpus += f" of {units_text(-(-shape.mib // request.unit_mib), request.unit_mib)} or more"
+        gpus += f" of {memory_text(shape.mib)} or more"
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)

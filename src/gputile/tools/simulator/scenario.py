@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gputile.api.config.v1alpha1 import Configuration, Features
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodGroup
-from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_MEMORY, PLACEMENT_LABEL, PLACEMENTS, TOPOLOGY_GPU
+from gputile.api.other_groups import PodDisruptionBudget, PodGroup
+from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.api.wording import nearest
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.ledger.node_info import unit_in_force
@@ -17,6 +17,7 @@ from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestErr
 from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, expand
 
 DEFAULT_NAMESPACE = "default"
+_BUDGET = ("policy/v1", "PodDisruptionBudget")
 _NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
 
 
@@ -26,9 +27,9 @@ class Scenario:
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
     ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
-    the known PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects that
-    have not been made pods yet; those that name no namespace are in ``namespace``. ``notes`` are sentences about what
-    was read loosely or left out.
+    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets. ``unit_mib`` is None where no description
+    names a memory unit. ``manifests`` are objects that have not been made pods yet; those that name no namespace are in
+    ``namespace``. ``notes`` are sentences about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Scenario:
     pending: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
     groups: PodGroups = field(default_factory=PodGroups)
+    budgets: list[PodDisruptionBudget] = field(default_factory=list)
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
     namespace: str = DEFAULT_NAMESPACE
@@ -103,6 +105,8 @@ def read_scenario(
     scenario.notes += map(Note, _odd_labels(scenario.nodes))
     scenario.manifests = rest
     _take_groups(rest, scenario)
+    budgets = (each for each in rest if (each.api_version, each.kind) == _BUDGET and each.stored)
+    scenario.budgets += [each.decode(PodDisruptionBudget) for each in budgets]
     return scenario
 
 
@@ -150,21 +154,6 @@ def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
-
-
-def switched_off(nodes: Iterable[Node], features: Features) -> str | None:
-    """Return which node offers what the configuration's ``features`` switch off, None where none does."""
-    for node in nodes:
-        offered = node.status.allocatable
-        for on, resource, feature in (
-            (features.sharing, GPU_MEMORY, "sharing"),
-            (features.topology, TOPOLOGY_GPU, "topology"),
-        ):
-            if not on and str(offered.get(resource, "0")) != "0":
-                return (
-                    f"node {node.metadata.name} offers {resource}, and the configuration has features.{feature}: false"
-                )
-    return None
 
 
 def _odd_labels(nodes: Iterable[Node]) -> list[str]:

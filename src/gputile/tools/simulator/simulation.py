@@ -2,7 +2,7 @@
 
 Each pod goes the way of a live one: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
 GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
-decided by the search that plans them live.
+decided by the search that plans them live. Pods of lower priority leave for one that fits nowhere, as in a cluster.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
 from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
+from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
@@ -29,6 +29,7 @@ from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
+from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import TOP_SCORE, Decision, PlacementEngine
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, Likenesses, NodeStates, bind, settle
 from gputile.tools.simulator.gangs import (
@@ -40,6 +41,7 @@ from gputile.tools.simulator.gangs import (
     started_by_gang,
 )
 from gputile.tools.simulator.node_reports import waiting_for
+from gputile.tools.simulator.preemption import Victim, VictimFinder, victims_text
 from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
@@ -79,9 +81,10 @@ class _JudgedNodes:
 
 @dataclass(slots=True)
 class Simulation:
-    """A cluster, and the pods decided so far."""
+    """A cluster, and the pods decided so far; ``victims`` are those that left for pods of higher priority."""
 
     configuration: Configuration
+    victims: list[Victim] = field(init=False, default_factory=list)
     ledger: Ledger = field(init=False)
     engine: PlacementEngine = field(init=False)
     _predicates: Predicates = field(init=False)
@@ -94,6 +97,7 @@ class Simulation:
     _equal: EqualPods | None = field(init=False, default=None)  # what places them
     _refused: dict[Likeness, str] = field(init=False, default_factory=dict)  # since a pod was placed last
     _known_nodes: _JudgedNodes | None = field(init=False, default=None)
+    _victim_finder: VictimFinder | None = field(init=False, default=None)  # while pods may preempt
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
@@ -120,12 +124,20 @@ class Simulation:
             self._predicates.place(pod, pod.spec.node_name)
         for pod in scenario.waiting:
             self.ledger.apply(PodApplied(pod))
+        there = [*scenario.bound, *scenario.waiting]
+        self._victim_finder = VictimFinder(
+            self.engine, self._predicates, scenario.nodes, there, scenario.budgets, scenario.groups
+        )
         yield from self.decide(scenario.pending, clock_ns, started_by_gang(scenario.bound))
+        self._victim_finder = None
 
     def decide(
         self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
+        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already.
+
+        Once ``run`` has ended, nobody leaves for them.
+        """
         waiting: list[_WaitingBatch] = []
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
@@ -190,12 +202,15 @@ class Simulation:
             self._learn(member.pod, member.request)
         needed = needed_members(size, running)
         plan = plan_gang(members, needed, self.engine, self._predicates, now_ns)
-        together = together_text(gang, needed)
+        together, places = together_text(gang, needed), plan.places
         if not plan.fits:
-            return [PodOutcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
+            found = self._preempt(members, needed if running < size else 0, now_ns)
+            if found is None:
+                return [PodOutcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
+            together, places = f"{together}; {self._preempts(found)}", found.places
         outcomes = []
         for member in members:
-            place = plan.places.get(member.pod.metadata.uid)
+            place = places.get(member.pod.metadata.uid)
             if place is None:
                 outcomes.append(PodOutcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
             elif member.request is None:
@@ -253,7 +268,7 @@ class Simulation:
             info = ledger.node_info(int(open_rows[scores[open_rows].argmax()])) if feasible else None
             node = info.name if info is not None else None
         if node is None:
-            return PodOutcome(pod, None, None, self._why_nowhere(request, predicates.refusals_alone(pod)))
+            return self._preempting(pod, request, predicates.refusals_alone(pod), now_ns)
         reason = f"fits {feasible} of {len(self._nodes().rows)} node(s)"
         if self._equal is not None:
             return self._told(pod, self._equal.place(pod, node, now_ns), reason)
@@ -297,7 +312,7 @@ class Simulation:
         open_to_pod = [name for name, reason in in_tree.items() if reason is None]
         feasible = self.engine.filter(request, open_to_pod).feasible if request else open_to_pod
         if not feasible:
-            return PodOutcome(pod, None, None, self._why_nowhere(request, node_refusals(in_tree.values())))
+            return self._preempting(pod, request, node_refusals(in_tree.values()), now_ns)
         scores = predicates.scores(pod, feasible)
         ranks = self.engine.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
         total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
@@ -307,6 +322,30 @@ class Simulation:
             settle(self.ledger, pod, node)
             return PodOutcome(pod, node, None, f"{reason}; asks for no GPU")
         return self._placed(pod, self._fitting(pod, request, node, now_ns), reason)
+
+    def _preempting(self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
+        """Place a pod that fits nowhere where others leave for it; where nobody can, say why it fits nowhere."""
+        found = self._preempt([GangCandidate(pod, request)], 1, now_ns) if request is not None else None
+        if found is None:
+            return PodOutcome(pod, None, None, self._why_nowhere(request, in_tree))
+        return self._placed(pod, found.places[pod.metadata.uid], self._preempts(found))
+
+    def _preempt(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
+        """Have pods of lower priority leave; None where that is not enough."""
+        finder = self._victim_finder
+        found = finder.find(members, needed, now_ns) if finder is not None else None
+        if finder is None or found is None:
+            return None
+        preemptors = tuple(member.pod.key for member in members if member.pod.metadata.uid in found.places)
+        for uid in (*found.evicted, *found.withdrawn):
+            self.ledger.apply(PodDeleted(uid))
+            self._predicates.remove(uid)
+            self.victims.append(Victim(finder.pods[uid], preemptors))
+        self._last = self._equal = None
+        return found
+
+    def _preempts(self, found: GangVictims) -> str:
+        return f"preempts {victims_text(each.pod for each in self.victims[-len(found.evicted + found.withdrawn) :])}"
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         bind(self.ledger, pod, decision)

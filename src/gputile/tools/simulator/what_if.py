@@ -37,7 +37,7 @@ from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
-from gputile.tools.simulator.label_selector import parse_selector
+from gputile.tools.simulator.label_selector import nearly_selected, parse_selector
 from gputile.tools.simulator.names import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
@@ -261,8 +261,8 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
         SelectorError: it is no label selector.
         UnknownNode: no node has such labels.
     """
-    wanted = parse_selector(selector)
+    wanted, nodes = parse_selector(selector), list(nodes)
     found = [node.metadata.name for node in nodes if selector.strip() and selects(wanted, node.metadata.labels)]
     if not found:
-        raise UnknownNode(f"no node has the labels {selector[:80]!r}")
+        raise UnknownNode(f"no node has the labels {selector[:80]!r}{nearly_selected(selector, nodes)}")
     return found

@@ -7,7 +7,9 @@ Pods of one workload share the spec of its template: replace a spec to change it
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,8 +17,11 @@ import msgspec
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.other_groups import POD_GROUP_API
-from gputile.api.wording import broken_label_name, nearest, shown
-from gputile.tools.simulator.admission import Admission, checked
+from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.api.wording import broken_label_name, memory_text, nearest, shown
+from gputile.core.devices.inventory import InventoryError, decode_inventory
+from gputile.core.devices.request import RequestError, RequestKind, parse_request
+from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.controllers import (
     AS_IF_RESUMED,
     CONTROLLERS,
@@ -58,6 +63,7 @@ from gputile.tools.simulator.pod_templates import (
 )
 
 MOST_PODS: Final = 200_000
+_USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
 _POD_GROUPS_FIELDS: Final = {
     "": ("apiVersion", "kind", "metadata", "spec", "status"),
@@ -70,8 +76,7 @@ _MOST_SHOWN: Final = 50
 _MOST_COUNTED: Final = 1_000  # mistakes: to find which fields are meant takes time
 _MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
-_TELL_KINDS: Final = "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
-_NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
+_NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
 _RUNS: Final = (
     "it has a UID and a node, so it counts as running there, and is not judged: without both it is judged as a new one"
 )
@@ -102,7 +107,7 @@ class Intake:
     """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
 
     ``accepted`` are objects that an API server would store: it knows their fields better. With ``ignore_unknown``
-    objects of unknown kinds are left out.
+    objects of unknown kinds are left out. ``tell_kinds`` is how the user can say where GPUs are asked for.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -110,6 +115,7 @@ class Intake:
     unknown_fields: UnknownFields = UnknownFields.REFUSED
     ignore_unknown: bool = False
     accepted: frozenset[Origin] = frozenset()
+    tell_kinds: str = "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
 
 
 class _OnlyMetadata(msgspec.Struct):
@@ -221,8 +227,7 @@ class _Expander:
         if not manifest.judged:
             if not manifest.described:
                 self._note(_RUNS, manifest)
-            pod = msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
-            yield checked(manifest.origin, "", pod)
+            yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
         body = {key: value for key, value in manifest.body.items() if key != "status"}  # written by nobody but kubelets
         body["metadata"] = body["metadata"] | {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
@@ -276,7 +281,7 @@ class _Expander:
             self._note(f"by its shape: {text}{self._misspelt(manifest)}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
-            said = f"it asks for GPUs, and which pods ask for them is not known: {_TELL_KINDS}"
+            said = f"it asks for GPUs, and which pods ask for them is not known: {self._intake.tell_kinds}"
             if not self._intake.ignore_unknown:
                 raise manifest.origin.error(where, said)
             self._note(f"ignored: {where}: {said}", manifest)
@@ -341,7 +346,39 @@ class _Expander:
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{prefix}spec.nodeName", rule)
+        if meant := self._other_unit(admitted):
+            self.expansion.notes.append(Note(f"{path}: {meant}" if path else meant, origin))
         return admitted
+
+    def _other_unit(self, pod: Pod) -> str:
+        """Return a sentence on an amount of memory that is right for GPUs like these in another unit, "" for none."""
+        unit = self._intake.admission.configuration.unit_mib
+        try:
+            request = parse_request(pod, unit)
+        except RequestError:
+            return ""
+        if request is None or request.shape.kind is not RequestKind.SHARED or not self._gpu_sizes:
+            return ""
+        least, most, asked = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
+        if least <= asked <= most:
+            return ""
+        count = asked // request.unit_mib
+        others = [other for other in _USUAL_UNITS if least <= count * other <= most]
+        if not others:
+            return ""
+        said = f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
+        instead = f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        return f"{said} {memory_text(most)}; {instead}"
+
+    @cached_property
+    def _gpu_sizes(self) -> list[int]:
+        """The sizes of the nodes' GPUs in MiB, ascending, as far as they are known."""
+        sizes: set[int] = set()
+        for node in self._nodes:
+            with suppress(InventoryError, KeyError):
+                inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+                sizes.update(gpu.mib for gpu in inventory.gpus)
+        return sorted(sizes)
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that asks another system for a GPU, and note what else it says to one."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
-from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary, unit_name
+from gputile.api.wording import gib_text, memory_text
+from gputile.tools.views.inspect import NodeSummary, PodSummary
 from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
 
 OTHERS: Final = "others"  # what has no letter of its own
@@ -43,18 +44,21 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One GPU: what of ``total`` each group has, in units of memory, or in pods where pods have the GPU in turns."""
+    """One GPU: what of ``total`` each group has, in MiB, or in pods where pods have the GPU in turns."""
 
     index: int
     pieces: dict[str, int]
     used: int
     total: int
     healthy: bool = True
+    in_turns: bool = False
 
     @property
     def amounts(self) -> str:
         """What is used of the total."""
-        return f"{self.used}/{self.total}"
+        if self.in_turns:
+            return f"{self.used}/{self.total}"
+        return f"{gib_text(self.used)}/{gib_text(self.total)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,12 @@ def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
     return BarGroups(known)
 
 
-def node_bars(nodes: Sequence[NodeSummary], unit_mib: int, group_of: GroupOf) -> list[NodeBars]:
-    """Return the nodes with a bar for each GPU, its pieces by ``group_of`` the pods, in units of ``unit_mib`` MiB."""
-    return [NodeBars(node.name, _bars(node, unit_mib, group_of), _remarks(node, unit_mib)) for node in nodes]
+def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]:
+    """Return the nodes with a bar for each GPU, its pieces by ``group_of`` the pods."""
+    return [NodeBars(node.name, _bars(node, group_of), _remarks(node)) for node in nodes]
 
 
-def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: BarGroups, paper: Paper) -> list[Line]:
+def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Line]:
     """Return the lines of the drawing, none of them wider than the paper where that has 40 columns or more."""
     if not any(node.bars for node in nodes):
         return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
@@ -108,7 +112,7 @@ def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: BarGroups, paper: Pap
     beside = max((width for width in names if width <= paper.columns // 4), default=_GAP)
     beside = max(beside, len("NODE"))
     grid = _grid(nodes, paper.columns - beside - _GAP, paper)
-    lines: list[Line] = [(Span(padded("NODE", beside + _GAP) + f"GPU MEMORY ({unit_name(unit_mib)}, used/total)"),)]
+    lines: list[Line] = [(Span(padded("NODE", beside + _GAP) + "GPU MEMORY (GiB, used/total)"),)]
     for node in nodes:
         rows = [node.bars[at : at + grid.in_row] for at in range(0, len(node.bars), grid.in_row)]
         drawn = [_row(row, grid, groups, paper) for row in rows]
@@ -123,31 +127,26 @@ def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: BarGroups, paper: Pap
     return [*lines, (), *_legend(groups, paper, shown, ill=ill)]
 
 
-def _bars(node: NodeSummary, unit_mib: int, group_of: GroupOf) -> list[Bar]:
-    bars = []
+def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
+    bars, in_turns = [], node.replicas > 0
     for gpu in node.gpus:
         pieces: Counter[str] = Counter()
         for pod in node.pods:
             if mib := pod.mib.get(gpu.index):
-                pieces[group_of(pod)] += 1 if node.replicas else _units(mib, gpu, unit_mib)
-        used = gpu.pods if node.replicas else _units(gpu.booked_mib, gpu, unit_mib)
+                pieces[group_of(pod)] += 1 if in_turns else mib
+        used = gpu.pods if in_turns else gpu.booked_mib
         if (rest := used - sum(pieces.values())) > 0:
             pieces[OTHER_PODS] += rest
-        bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib // unit_mib, gpu.healthy))
+        bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib, gpu.healthy, in_turns))
     return bars
 
 
-def _units(mib: int, gpu: GpuSummary, unit_mib: int) -> int:
-    """Return the units that an amount takes: part of one is a whole one, and all of a GPU is all that it counts."""
-    return gpu.total_mib // unit_mib if mib == gpu.total_mib else -(-mib // unit_mib)
-
-
-def _remarks(node: NodeSummary, unit_mib: int) -> list[str]:
+def _remarks(node: NodeSummary) -> list[str]:
     found = list(node.troubles)
     if node.replicas:
         found.append("time-sliced: counted in pods")
     if unplaced := node.unplaced_mib:
-        found.append(f"besides, {-(-unplaced // unit_mib)} of pods whose GPUs are not known")
+        found.append(f"besides, {memory_text(unplaced)} of pods whose GPUs are not known")
     return found
 
 

@@ -1,10 +1,10 @@
 """Tells whether the installation is deployed, by component, and how each node is set (U11)."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,27 +19,6 @@ from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.installation_problem import InstallationProblem
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.terminal_text import aligned, inert
-
-Told = TypeVar("Told", bound=Hashable)
-
-MOST: Final = 20  # so many objects are told of one by one
-NAMED: Final = 3
-
-
-def shortened(told: Sequence[tuple[str, Told]], most: int = MOST) -> tuple[list[tuple[str, Told]], int]:
-    """Return names with what is told of each, and of how many nothing is told.
-
-    Up to ``most`` stay as they are. Of more, those of which the same is told are one, "a, b, c and 7 more", and
-    only the first ``most`` are left.
-    """
-    if len(told) <= most:
-        return list(told), 0
-    alike: dict[Told, list[str]] = {}
-    for name, what in told:
-        alike.setdefault(what, []).append(name)
-    groups = [(first_of(names, NAMED), what) for what, names in alike.items()]
-    return groups[:most], sum(len(names) for names in list(alike.values())[most:])
-
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
 
@@ -73,7 +52,7 @@ def _namespace(webhook: WebhookEntry) -> str:
     return service.namespace if service is not None else ""
 
 
-_WORST_FIRST: Final = (RolloutState.FAILED, RolloutState.DEPLOYING, RolloutState.READY)
+_NAMED: Final = 20  # components in the first line
 _HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")
 _NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
@@ -188,25 +167,21 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
 
 def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
-    components = sorted(installation.components, key=lambda each: _WORST_FIRST.index(each.state))
-    components = components if len(components) > MOST else installation.components
+    components = installation.components
     bad = [component.name for component in components if component.state is not RolloutState.READY]
     bad += [problem.object for problem in installation.problems if problem.state is not RolloutState.READY]
-    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{inert(first_of(bad, MOST))}"]
+    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{inert(first_of(bad, _NAMED))}"]
     if not components:
         lines += _seen(installation)
     if components:
-        rows, left = shortened([(c.name, (f"{c.ready}/{c.wanted}", c.state.value, c.reason)) for c in components])
-        lines += ["", *aligned([_HEADING, *((name, *what) for name, what in rows)], width), *_more(left, "components")]
-    problems, left = shortened([(each.object, each.rule) for each in installation.problems])
-    for about, rule in problems:
-        lines += ["", inert(f"{about}: {rule}.")]
-    lines += _more(left, "problems")
+        rows = [(each.name, f"{each.ready}/{each.wanted}", each.state.value, each.reason) for each in components]
+        lines += ["", *aligned([_HEADING, *rows], width)]
+    for each in installation.problems:
+        lines += ["", inert(f"{each.object}: {each.rule}.")]
     remedies = [(each.name, each.remedy) for each in components if each.remedy]
-    remedies, left = shortened(remedies + [(each.object, each.remedy) for each in installation.problems])
+    remedies += [(each.object, each.remedy) for each in installation.problems]
     if remedies:
         lines += ["", "What to do:", *(f"- {inert(about)}: {inert(remedy)}" for about, remedy in remedies)]
-        lines += _more(left, "remedies")
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
         absent = "-" if installation.phase is RolloutPhase.OUTSIDE_OF_PODS else "none"
@@ -219,10 +194,6 @@ def table(installation: Installation, width: int | None = None) -> str:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
         lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
     return "\n".join(lines) + "\n"
-
-
-def _more(left: int, of: str) -> list[str]:
-    return [f"... and {left:,} more {of}, which -o json shows"] if left else []
 
 
 def _seen(installation: Installation) -> list[str]:

@@ -21,14 +21,15 @@ from gputile.kube.objects import list_all
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.assets import assets
-from gputile.tools.web.feed import Feed, change_event
-from gputile.tools.web.login import RIGHTS, SECRET
+from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
+from gputile.tools.web.guard import RIGHTS, SECRET
 from gputile.tools.web.questions import Moment, explanation, what_if
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
-from gputile.tools.web.stream import Change, Sight, Viewer
 from gputile.tools.web.usage_feed import MOST_NODES, UsageFeed
-from gputile.tools.web.viewers import ALL_RIGHTS, Rights, Viewers
-from gputile.tools.web.visible import (
+from gputile.tools.web.viewers import (
+    ALL_RIGHTS,
+    Rights,
+    Viewers,
     visible_difference,
     visible_nodes,
     visible_pending,

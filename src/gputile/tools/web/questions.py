@@ -9,12 +9,14 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
+from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.running_pods import recognise
 from gputile.tools.simulator.scenario import make_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -35,6 +37,7 @@ class Moment:
     groups: PodGroups = field(default_factory=PodGroups)
     unsafe: frozenset[str] = frozenset()
     namespace: str = "default"
+    budgets: Sequence[PodDisruptionBudget] | None = None
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -74,8 +77,10 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             configured_mib=moment.configuration.unit_mib,
             namespace=moment.namespace,
         )
-        expansion = make_pods(scenario, Intake(Admission(moment.configuration, unsafe=moment.unsafe)))
+        admission = Admission(moment.configuration, unsafe=moment.unsafe)
+        expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
         recognise(scenario, moment.pods, expansion)
+        scenario.budgets += moment.budgets or ()
     except ManifestError as error:
         return WhatIf(error=str(error))
     decided = []
@@ -88,6 +93,10 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             left = len(scenario.pending) - len(decided)
             notes.append(f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate decides all")
             break
+    if simulation.victims and moment.budgets is None:
+        notes.append("the PodDisruptionBudgets are not known: assumed is that none guards the pods that leave")
+    unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
+    notes += filter(None, [unlimited])
     if not decided and not notes:
         notes.append("the manifest asks for no pod, so there is nothing to place")
     return WhatIf(decided, notes)

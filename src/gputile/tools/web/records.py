@@ -90,7 +90,10 @@ class NodeTile(_Record, frozen=True):
 
 
 class PendingPod(_Record, frozen=True):
-    """A pod that asks for GPUs and is on no node. ``asks`` is what for, ``waits`` what keeps it from being tried."""
+    """A pod that asks for GPUs and is on no node. ``asks`` is what for, ``workload`` the object that it comes from.
+
+    ``waits`` is what keeps it from being tried.
+    """
 
     namespace: str
     name: str
@@ -98,6 +101,7 @@ class PendingPod(_Record, frozen=True):
     created: int = 0
     gang: str = ""
     waits: str = ""
+    workload: str = ""
 
 
 class PodUsage(_Record, frozen=True, array_like=True):

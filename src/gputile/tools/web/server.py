@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
@@ -19,8 +20,7 @@ from gputile.support.metrics import MetricsRegistry
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.app import PageApp, PageSources
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.guard import Guard
-from gputile.tools.web.login import LoginGuard
+from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
 from gputile.tools.web.state import PageState
 from gputile.tools.web.usage import Made, UsageReader, made_of
@@ -34,10 +34,11 @@ _FOLLOW_TLS_EVERY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What the simulator needs to know of a cluster beside nodes and pods: PodGroups, and unsafe namespaces."""
+    """What the simulator needs to know of a cluster beside nodes and pods; ``budgets`` are None if nobody says them."""
 
     groups: PodGroups
     unsafe: frozenset[str]
+    budgets: Sequence[PodDisruptionBudget] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,15 @@ async def serve(
 
         async def moment() -> Moment:
             beside = await settings.beside(connection)
-            return Moment(state.nodes, state.pods, configuration, beside.groups, beside.unsafe, connection.namespace)
+            return Moment(
+                state.nodes,
+                state.pods,
+                configuration,
+                beside.groups,
+                beside.unsafe,
+                connection.namespace,
+                beside.budgets,
+            )
 
         sources = PageSources(feed, usage, connection, moment, viewers)
         page = PageApp(sources, secrets.token_hex(8), access.server)

@@ -16,6 +16,7 @@ from gputile.core.kube_predicates.pod_requests import node_allocatable, pod_requ
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
+from gputile.tools.simulator.foreign_cluster import ADOPTED
 from gputile.tools.simulator.node_reports import asks, waiting_for
 from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.records import GpuTile, MigCount, MigTile, NodeTile, PendingPod, PodTile, TileShare
@@ -49,7 +50,8 @@ def node_tile(
         return None
     arrays = ledger.node_arrays
     shut = closed_by(node) if node is not None and (info.inventory.gpus or instances) else None
-    offers = nothing_offered(node, info.mode, info.inventory, info.unit_mib) if node is not None else None
+    ours = node is not None and ADOPTED not in node.metadata.annotations
+    offers = nothing_offered(node, info.mode, info.inventory, info.unit_mib) if node is not None and ours else None
     closed = shut or offers
     serves = "" if closed is not None else _SERVES.get(int(arrays.serving_mode[row]), "")
     if not serves and shut is None and any(each.total for each in instances):
@@ -93,7 +95,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
     """Return the record of a pod that asks for GPUs and is on no node yet; None for any other."""
     if pod.spec.node_name or pod.finished:
         return None
-    waits = waiting_for(pod)
+    waits = waiting_for(pod) or ""
     try:
         request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
     except RequestError as error:
@@ -105,9 +107,8 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
         text = asked_text(instances) if instances else asks(request)
     gang = gang_of(pod)
     meta = pod.metadata
-    return PendingPod(
-        meta.namespace, meta.name, text, created_s(pod), gang.name if gang is not None else "", waits or ""
-    )
+    named = gang.name if gang is not None else ""
+    return PendingPod(meta.namespace, meta.name, text, created_s(pod), named, waits, _workload(pod))
 
 
 def created_s(pod: Pod | None) -> int:

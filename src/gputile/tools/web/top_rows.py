@@ -6,9 +6,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gputile.api.wording import described
+from gputile.api.wording import described, gib_text
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
-from gputile.tools.web.top_order import TopOrder
 
 _NO_USAGE: Final = NodeUsage()
 _UNKNOWN: Final = PodUsage(None)
@@ -73,7 +72,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def top_answer(
-    tiles: Iterable[NodeTile], order: TopOrder, usage: Mapping[str, NodeUsage] = MappingProxyType({})
+    tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
     """Return the rows of these nodes; ``usage`` is what is known of their use, by their names."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
@@ -98,7 +97,7 @@ def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
             node.name,
             node.mode or "-",
             f"{node.gpus_in_use}/{node.gpus}",
-            f"{_gib(node.booked_mib)}/{_gib(node.total_mib)}",
+            f"{gib_text(node.booked_mib)}/{gib_text(node.total_mib)}",
             f"{_part(node):.0%}",
             _used(node.used_mib),
             f"{node.compute_percent}%" if node.compute_percent else "-",
@@ -118,7 +117,7 @@ def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
             gpu.node,
             str(gpu.index),
             gpu.model or "-",
-            f"{_gib(gpu.booked_mib)}/{_gib(gpu.total_mib)}",
+            f"{gib_text(gpu.booked_mib)}/{gib_text(gpu.total_mib)}",
             f"{_part(gpu):.0%}",
             _used(gpu.used_mib),
             f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
@@ -139,7 +138,7 @@ def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
             pod.name,
             pod.node,
             ",".join(map(str, pod.gpus)) or "unknown",
-            _gib(pod.booked_mib),
+            gib_text(pod.booked_mib),
             _used_by(pod),
             f"{pod.compute_percent}%" if pod.compute_percent else "-",
             "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
@@ -201,18 +200,18 @@ def _part(row: TopNode | TopGpu) -> float:
     return row.booked_mib / row.total_mib if row.total_mib else 0.0
 
 
-def _key(order: TopOrder, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
+def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
     """Return what rows are sorted by, from what is booked of a row and how many it has; equal ones keep their order."""
     match order:
-        case TopOrder.BOOKED:
+        case "booked":
             return lambda row: -amounts(row)[0]
-        case TopOrder.USED:
+        case "used":
             return lambda row: 0 if row.used_mib is None else -1 - row.used_mib
-        case TopOrder.PODS:
+        case "pods":
             return lambda row: -amounts(row)[1]
-        case TopOrder.COMPUTE:
+        case "compute":
             return lambda row: -row.compute_percent
-        case TopOrder.NAME:
+        case _:
             return lambda _: 0
 
 
@@ -230,12 +229,8 @@ def _used_by(pod: TopPod) -> str:
     """Return what a pod uses, and of several GPUs what of each, in their order."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
-    return f"{_gib(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
+    return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
 
 
 def _used(mib: int | None) -> str:
-    return "-" if mib is None else _gib(mib)
-
-
-def _gib(mib: int) -> str:
-    return f"{mib / 1024:.1f}".removesuffix(".0")
+    return "-" if mib is None else gib_text(mib)

@@ -2,6 +2,10 @@
 
 The API server says whose a token is (TokenReview) and what that user may list (SubjectAccessReview), and is asked again
 while somebody looks: whoever loses a right loses the sight of what it showed. No token leaves this process otherwise.
+
+Names of pods that a viewer may not list are hidden. How large a block is, and whether it is reserved, stays: free
+memory would be wrong without it. What a node says is wrong is left out for who may not list all pods, since such
+sentences name pods.
 """
 
 import asyncio
@@ -16,6 +20,15 @@ import msgspec
 
 from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, BadAnswer, KubeError
+from gputile.tools.web.records import (
+    Difference,
+    NodeTile,
+    NodeUsage,
+    PendingPod,
+    PodTile,
+    PodUsageAnswer,
+    UsageAnswer,
+)
 
 RECHECK_S: Final = 60.0
 STALE_S: Final = 300.0  # how old rights may be that show names, while the API server does not answer
@@ -27,6 +40,9 @@ _MOST_S: Final = 20.0  # for a login, or a question that no earlier answer helps
 MOST_NAMESPACES: Final = 500  # of which the rights are asked; the names of others are not shown
 _AT_ONCE: Final = 8
 _SECRET_BYTES: Final = 24
+HIDDEN: Final = "(hidden)"  # no name of Kubernetes has parentheses
+_PROBLEMS: Final = ("this node has a problem; those who may list the pods of all namespaces see which",)
+_UNASKED: Final = "the use is not known; those who may list the pods of all namespaces see why"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -249,3 +265,67 @@ async def _soon(answer: Awaitable[_Answer]) -> _Answer:
             return await answer
     except TimeoutError:
         raise AnswerLost(f"the API server did not answer within {_MOST_S:g} s") from None
+
+
+def visible_nodes(nodes: Iterable[NodeTile], rights: Rights) -> list[NodeTile]:
+    """Return nodes as a viewer sees them."""
+    return [_node(each, rights) for each in nodes]
+
+
+def visible_pending(pending: Iterable[PendingPod], rights: Rights) -> list[PendingPod]:
+    """Return the pending pods that a viewer may list."""
+    return [each for each in pending if rights.sees(each.namespace)]
+
+
+def visible_difference(found: Difference, rights: Rights) -> Difference:
+    """Return what changes for a viewer."""
+    return Difference(
+        nodes={name: _node(each, rights) for name, each in found.nodes.items()},
+        nodes_gone=found.nodes_gone,
+        pending={key: each for key, each in found.pending.items() if rights.sees(each.namespace)},
+        pending_gone=tuple(key for key in found.pending_gone if rights.sees(key.partition("/")[0])),
+    )
+
+
+def visible_usage(found: UsageAnswer, rights: Rights) -> UsageAnswer:
+    """Return what is used by pods that a viewer may list, and by GPUs as a whole."""
+    nodes = {name: _usage(each, rights) for name, each in found.nodes.items()}
+    return msgspec.structs.replace(found, nodes=nodes, trouble=_trouble(found.trouble, rights))
+
+
+def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
+    """Return what a pod uses that a viewer may list."""
+    return msgspec.structs.replace(found, trouble=_trouble(found.trouble, rights))
+
+
+def _trouble(text: str, rights: Rights) -> str:
+    """Return why something is not measured: what is said of a request names the agent's pod."""
+    return text if rights.everywhere or not text else _UNASKED
+
+
+def _node(node: NodeTile, rights: Rights) -> NodeTile:
+    if rights.everywhere:
+        return node
+    named = [each for each in node.pods if rights.sees(each.namespace)]
+    hidden = [_hidden(each) for each in node.pods if not rights.sees(each.namespace)]
+    pods = (*named, *hidden)  # among the others, they would stand where their names belong
+    return msgspec.structs.replace(node, pods=pods, problems=_PROBLEMS if node.problems else ())
+
+
+def _hidden(pod: PodTile) -> PodTile:
+    return PodTile(
+        HIDDEN,
+        HIDDEN,
+        pod.shares,
+        whole=pod.whole,
+        reserved=pod.reserved,
+        asked=pod.asked,
+        instances=pod.instances,
+    )
+
+
+def _usage(usage: NodeUsage, rights: Rights) -> NodeUsage:
+    if rights.everywhere:
+        return usage
+    pods = {key: each for key, each in usage.pods.items() if rights.sees(key.partition("/")[0])}
+    return msgspec.structs.replace(usage, pods=pods, problem=_trouble(usage.problem, rights))

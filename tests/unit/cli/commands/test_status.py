@@ -26,10 +26,6 @@ LABELS = {
 }
 
 
-COMPONENT = "app.kubernetes.io/component"
-OURS = {"app.kubernetes.io/name": "gputile"}
-
-
 def webhook(available: int) -> dict[str, Any]:
     return {
         "metadata": {
@@ -148,21 +144,6 @@ def test_an_unreachable_cluster_is_no_status(tmp_path: Path) -> None:
 
 
 SECRETS = "/api/v1/namespaces/gputile/secrets"
-ALL_PODS = "/api/v1/pods"
-
-
-@pytest.mark.parametrize(("minor", "code", "phase"), [("29", 3, "Failed"), ("30", 0, "Deployed")])
-def test_an_api_server_that_is_too_old_is_named(
-    server: FakeApiServer, kubeconfig: str, minor: str, code: int, phase: str
-) -> None:
-    """As where the chart was rendered without asking the cluster, so that Helm could not refuse it."""
-    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
-    said = {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.4"}
-    server.proxied["/version"] = 200, json.dumps(said).encode()
-    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
-    answer = json.loads(result.stdout)
-    assert (result.exit_code, answer["phase"]) == (code, phase)
-    assert [each["object"] for each in answer["problems"]] == ["API server"][: code // 3]
 
 
 @pytest.mark.parametrize(
@@ -203,19 +184,6 @@ def test_an_upgrade_that_failed_is_named_though_every_component_is_ready(
 ACCOUNTS = "/api/v1/namespaces/gputile/serviceaccounts"
 
 
-@pytest.mark.parametrize(("status", "remedy"), [("failed", "then install it once more"), ("uninstalling", "uninstall")])
-def test_a_release_of_which_no_workload_is_there_is_named(
-    server: FakeApiServer, kubeconfig: str, status: str, remedy: str
-) -> None:
-    labels = {"app.kubernetes.io/name": "gputile", "app.kubernetes.io/instance": "gputile"}
-    server.put(ACCOUNTS, {"metadata": {"name": "gputile-agent", "namespace": "gputile", "labels": labels}})
-    helm = {"owner": "helm", "name": "gputile", "version": "1", "status": status}
-    server.put(SECRETS, {"metadata": {"name": "sh.helm.release.v1.gputile.v1", "labels": helm}})
-    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (3, "gputile: NotInstalled: Helm release gputile")
-    assert remedy in " ".join(result.stdout.split())
-
-
 def test_a_component_that_is_gone_is_named(server: FakeApiServer, kubeconfig: str) -> None:
     labels = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "gputile"}
     unit = "schedulerName: gputile-scheduler"
@@ -228,56 +196,3 @@ def test_a_component_that_is_gone_is_named(server: FakeApiServer, kubeconfig: st
     server.refused[ACCOUNTS] = 403, "Forbidden"
     second = run.invoke(app, words)
     assert (second.exit_code, second.stdout.splitlines()[0]) == (3, "gputile: Deploying: scheduler")
-
-
-@pytest.mark.parametrize(
-    ("labels", "named"),
-    [
-        ({"app": "gpushare", "component": "gpushare-schd-extender"}, True),
-        ({"app.kubernetes.io/component": "hami-scheduler"}, True),
-        ({"component": "gpushare-device-plugin"}, False),
-        ({}, False),
-    ],
-    ids=["gpushare", "hami", "plugin", "plain"],
-)
-def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str, labels: dict[str, str], named: bool) -> None:
-    """By the labels that gpushare's and HAMi's own manifests give it."""
-    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
-    meta = {"name": "other-0", "namespace": "kube-system", "labels": labels}
-    server.put(ALL_PODS, {"metadata": meta, "spec": {}, "status": {"phase": "Running"}})
-    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
-    assert result.exit_code == 0
-    assert ("pod kube-system/other-0: another extender runs there" in result.stdout) is named
-
-
-@pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("unlike_images", [True, False])
-def test_an_api_server_that_lists_thousands_of_deployments_fills_no_terminal(
-    server: FakeApiServer, kubeconfig: str, alike: bool, unlike_images: bool
-) -> None:
-    """A server that lies; equal reasons are told once, and of others the first, those that failed before the rest."""
-    for number in range(3_000):
-        body: dict[str, Any] = webhook(1 if number else 0)
-        name = f"x{number:04}"
-        body["metadata"] = {"name": name, "generation": 1, "labels": LABELS | {COMPONENT: name}}
-        image = f"r/{number if unlike_images else 0}"
-        body["spec"]["template"] = {"spec": {"containers": [{"name": "webhook", "image": image}]}}
-        if number:
-            why = "no room" if alike else f"no room {number}"
-            failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": why}
-            body["status"] |= {"availableReplicas": 0, "conditions": [failed]}
-        server.store[DEPLOYMENTS][name] = body
-        account = {"metadata": {"name": f"gone{number}", "labels": {COMPONENT: f"gone{number}"} | OURS}}
-        server.put(ACCOUNTS, account)
-    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
-    assert result.exit_code == 3
-    assert len(result.stdout) < 20_000
-    lines = result.stdout.splitlines()
-    assert lines[0].endswith(" more")
-    if alike:
-        row = next(line for line in lines if line.startswith("x0001, x0002, x0003 and 2996 more"))
-        assert "FailedCreate: no room" in row
-    else:
-        assert "... and 2,980 more components, which -o json shows" in lines
-    whole = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
-    assert len(json.loads(whole.stdout)["components"]) == 3_000

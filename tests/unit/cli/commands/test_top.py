@@ -170,12 +170,6 @@ def test_a_picture_is_no_higher_than_the_terminal(server: FakeApiServer, kubecon
     assert more == f"... and {30 - sum(line.startswith('gpu-node') for line in picture)} more nodes"
 
 
-def test_a_plain_terminal_gets_no_codes(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, sick("n"))
-    with live_top(kubeconfig, "dumb") as (_, until):
-        assert b"\x1b" not in until(b"GPU-8b7c1a4e")
-
-
 def test_a_cluster_that_goes_away_and_comes_back(server: FakeApiServer, kubeconfig: str) -> None:
     put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB))
     with live_top(kubeconfig, "xterm") as (process, until):

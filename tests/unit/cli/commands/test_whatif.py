@@ -62,7 +62,7 @@ def simulated(files: dict[str, str], *options: str, code: int = 0) -> Any:
 def test_how_many_more_fit_and_what_stops_the_next(files: dict[str, str]) -> None:
     answer = simulated(files, "--fit", files["small"])["fit"]
     assert (answer["copies"], answer["pods"], answer["nodes"]) == (6, 1, {"a": 3, "b": 3})
-    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one GPU" in answer["stoppedBy"]
+    assert "GPU 0 has 3 GiB of 15 GiB free; the pod needs 4 GiB on one GPU" in answer["stoppedBy"]
 
 
 def test_several_pods_fit_as_one(files: dict[str, str]) -> None:
@@ -93,11 +93,7 @@ def test_another_unit_changes_what_new_pods_ask_for(files: dict[str, str]) -> No
 @pytest.mark.requirement("U5")
 def test_another_unit_leaves_running_pods_their_bytes(files: dict[str, str], tmp_path: Path) -> None:
     """Ten units of 1 GiB stay 10 GiB, and the 5 GiB that are left count in the new unit."""
-    share = GpuShare(make_gpu_uuid("a", 0), 0, 10240)
-    text = encode_allocation(Allocation((share,), {"c": (share,)}, 1024, mode="share"))
-    manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
-    manifest["metadata"]["annotations"] = {ALLOCATION_ANNOTATION: text}
-    (tmp_path / "runs").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    (tmp_path / "runs").write_text(running("runs", "a", 10), encoding="utf-8")
     for unit, copies in (("1GiB", 1 + 3), ("512MiB", 2 + 7), ("3GiB", 0 + 1)):
         answer = simulated(files, "-f", str(tmp_path / "runs"), "--unit", unit, "--fit", files["small"])
         assert answer["fit"]["copies"] == copies
@@ -145,6 +141,9 @@ def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
         (("--unit", "0"), "--unit 0"),
         (("--unit", "1MiB"), "the smallest valid unit is 64MiB"),
         (("--unit", "many"), "--unit many"),
+        (("--with-node", "2xT4"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE]"),
+        (("--with-node", "2x4xFoo:cgpu"), "how much memory a Foo has is not known: say it, as 2x4xFoo=48GiB:cgpu"),
+        (("--with-node", "2x4xT4:cgu"), "did you mean cgpu?"),
         (("--fit", "none"), "no file has a pod to be placed"),
         (("--fit", "/nowhere"), "/nowhere"),
     ],
@@ -154,6 +153,54 @@ def test_what_cannot_be_imagined_is_said(files: dict[str, str], options: tuple[s
     result = run.invoke(app, ["simulate", "--cluster", files["cluster"], option, files.get(value, value)])
     assert result.exit_code == 2
     assert why in result.output
+
+
+def running(name: str, node: str, units: int) -> str:
+    """Return a pod with so many GiB of the node's GPU."""
+    share = GpuShare(make_gpu_uuid(node, 0), 0, units * 1024)
+    manifest = yaml.safe_load(pod(name, units, f"nodeName: {node}, "))
+    text = encode_allocation(Allocation((share,), {"c": (share,)}, 1024, mode="share"))
+    manifest["metadata"] |= {"uid": name, "annotations": {ALLOCATION_ANNOTATION: text}}
+    return f"---\n{yaml.safe_dump(manifest)}"
+
+
+HIGH = pod("high", 8, "priority: 100, ")
+
+
+def test_pods_of_lower_priority_leave_and_are_named(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "pods").write_text(running("l1", "a", 10) + running("l2", "b", 10) + HIGH)
+    answer = simulated(files, "-f", str(tmp_path / "pods"))
+    (decision,) = answer["decisions"]
+    (victim,) = answer["preempted"]
+    assert (decision["node"], victim["preemptors"]) == (victim["node"], ["default/high"])
+    assert f"preempts default/{victim['pod']} (priority 0)" in decision["reason"]
+    (off,) = simulated(files, "-f", str(tmp_path / "pods"), "--no-preemption", code=3)["decisions"]
+    assert off["node"] is None
+
+
+def test_a_pod_that_a_budget_guards_stays(files: dict[str, str], tmp_path: Path) -> None:
+    budget = "apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b, uid: w, namespace: default}"
+    budget = f"---\n{{{budget}, spec: {{selector: {{}}}}, status: {{disruptionsAllowed: %d}}}}\n"
+    (tmp_path / "pods").write_text(HIGH + running("full", "b", 15))
+    for allowed, code in ((0, 3), (1, 0)):
+        (tmp_path / "state").write_text(CLUSTER + running("l", "a", 10) + budget % allowed)
+        more = ("--cluster", str(tmp_path / "state"), "-f", str(tmp_path / "pods"))
+        assert run.invoke(app, ["simulate", *more]).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [("2x8xH100:cgpu", [81559] * 16), ("1x2xT4", [15360] * 2), ("1x1xFoo=48GiB:share", [49152])],
+)
+def test_nodes_that_come(files: dict[str, str], text: str, gpus: list[int]) -> None:
+    nodes = simulated(files, "--with-node", text, "--fit", files["small"])["nodes"]
+    new = [gpu["totalMib"] // 1024 for node in nodes if node["name"].startswith("new-1") for gpu in node["gpus"]]
+    assert new == [mib // 1024 for mib in gpus]
+
+
+def test_memory_that_nobody_limits_is_told(files: dict[str, str]) -> None:
+    result = run.invoke(app, ["simulate", "--cluster", files["cluster"], "-f", files["small"]])
+    assert "Memory is not limited on a (mode share): a pod there can use more than it asks for." in result.stdout
 
 
 def test_the_table_can_be_read(files: dict[str, str]) -> None:

@@ -135,10 +135,10 @@ def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: Fake
     put(server, machine(), pod("w", mem=4))
     configure(server, "gpuMemoryUnit: 128MiB")
     answer: Any = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
-    assert answer["text"].startswith("Pod default/w asks for 4 units of 128 MiB on one GPU.")
+    assert answer["text"].startswith("Pod default/w asks for 512 MiB on one GPU.")
     del server.store[CONFIG_MAPS]
     answer = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
-    assert answer["text"].startswith("Pod default/w asks for 4 units of 1024 MiB on one GPU.")
+    assert answer["text"].startswith("Pod default/w asks for 4 GiB on one GPU.")
 
 
 def test_what_cannot_be_read_is_not_left_out_in_silence(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:

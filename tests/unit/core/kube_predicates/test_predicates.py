@@ -7,7 +7,6 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.tools.simulator.api_rules import broken_rule
 from tests.unit.core.kube_predicates.builders import all_said, node, pod, said
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
@@ -126,79 +125,6 @@ def test_a_pod_that_names_its_node(name: str, expected: str | None) -> None:
 def test_operators(operator: str, values: list[str], labels: dict[str, str], matches: bool) -> None:
     answer = reason(pod(expression("k", operator, *values)), node(labels=labels))
     assert answer == (None if matches else SELECTOR)
-
-
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-TERM = f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0]"
-TERMS = f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
-SPREAD = "topologySpreadConstraints[0]"
-OPERATORS = "is not one of In, NotIn, Exists, DoesNotExist"
-
-
-@pytest.mark.parametrize(
-    ("spec", "field", "rule"),
-    [
-        (expression("k", "In", "v"), "", ""),
-        (expression("k", "In"), f"{TERM}.values", "must be one value or more where the operator is In"),
-        (expression("k", "Exists", "v"), f"{TERM}.values", "must be empty where the operator is Exists"),
-        (expression("k", "Gt", "five"), f"{TERM}.values", "must be an integer where the operator is Gt"),
-        (expression("k", "Gt", "5", "6"), f"{TERM}.values", "must be one value where the operator is Gt"),
-        (expression("''", "Exists"), f"{TERM}.key", "must be there"),
-        (expression("k", "in", "v"), f"{TERM}.operator", f"'in' {OPERATORS}, Gt, Lt"),
-        (
-            f"affinity: {{nodeAffinity: {{{REQUIRED}: {{nodeSelectorTerms: []}}}}}}",
-            TERMS,
-            "must have at least one term",
-        ),
-        (
-            expression("metadata.uid", "In", "v").replace("Expressions", "Fields"),
-            f"{TERMS}[0].matchFields[0].key",
-            "'metadata.uid' is not one of metadata.name",
-        ),
-        (
-            "tolerations: [{key: k, operator: Is}]",
-            "tolerations[0].operator",
-            "'Is' is not one of Equal, Exists, (empty)",
-        ),
-        ("tolerations: [{value: v}]", "tolerations[0].operator", "must be Exists where there is no key"),
-        (
-            "tolerations: [{key: k, operator: Exists, value: v}]",
-            "tolerations[0].value",
-            "must be empty where the operator is Exists",
-        ),
-        ("topologySpreadConstraints: [{maxSkew: 0, topologyKey: z}]", f"{SPREAD}.maxSkew", "0 is not 1 or more"),
-        ("topologySpreadConstraints: [{topologyKey: ''}]", f"{SPREAD}.topologyKey", "must be there"),
-        ("topologySpreadConstraints: [{topologyKey: z, minDomains: 0}]", f"{SPREAD}.minDomains", "0 is not 1 or more"),
-        (
-            "topologySpreadConstraints: [{topologyKey: z, whenUnsatisfiable: x}]",
-            f"{SPREAD}.whenUnsatisfiable",
-            "'x' is not one of DoNotSchedule, ScheduleAnyway",
-        ),
-        (
-            expression("metadata.name", "In", "a", "b").replace("Expressions", "Fields"),
-            f"{TERMS}[0].matchFields[0].values",
-            "must be one value",
-        ),
-        (
-            f"affinity: {{podAffinity: {{{REQUIRED}: [{{labelSelector: {{}}}}]}}}}",
-            f"affinity.podAffinity.{REQUIRED}[0].topologyKey",
-            "must be there",
-        ),
-        (
-            f"affinity: {{podAntiAffinity: {{{REQUIRED}: [{{topologyKey: z, labelSelector: "
-            "{matchExpressions: [{key: k, operator: Gt, values: ['1']}]}}]}}",
-            f"affinity.podAntiAffinity.{REQUIRED}[0].labelSelector.matchExpressions[0].operator",
-            f"'Gt' {OPERATORS}",
-        ),
-        (
-            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0}]}}",
-            "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight",
-            "0 is not in 1 to 100",
-        ),
-    ],
-)
-def test_rules_of_the_fields(spec: str, field: str, rule: str) -> None:
-    assert broken_rule(pod(spec).spec) == ((field, rule) if field else None)
 
 
 def test_match_fields_name_a_node() -> None:

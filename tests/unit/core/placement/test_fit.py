@@ -41,7 +41,7 @@ GIB = 1024
             pod(mem=10),
             [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
             FitRule.GPUS_TAKEN,
-            "GPU 1 has 3 of 15 units free; the pod needs 10 on one GPU",
+            "GPU 1 has 3 GiB of 15 GiB free; the pod needs 10 GiB on one GPU",
             id="U1 the GPU that comes closest",
         ),
         pytest.param(
@@ -49,7 +49,8 @@ GIB = 1024
             pod(mem=20, count=2),
             [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
             FitRule.GPUS_TAKEN,
-            "GPU 1 has 3 of 15 units free; the pod needs 10 on each of 2 GPUs (1 of 3 GPUs could take their part)",
+            "GPU 1 has 3 GiB of 15 GiB free; the pod needs 10 GiB on each of 2 GPUs "
+            "(1 of 3 GPUs could take their part)",
             id="M10 on each of the GPUs",
         ),
         pytest.param(
@@ -89,7 +90,7 @@ GIB = 1024
             pod(mem=16),
             [],
             FitRule.TOO_LARGE,
-            "its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one GPU",
+            "its largest GPU has 15 GiB; the pod needs 16 GiB on one GPU",
             id="U1 larger than any GPU",
         ),
         pytest.param(
@@ -97,7 +98,7 @@ GIB = 1024
             pod(mem=24, count=2),
             [],
             FitRule.TOO_LARGE,
-            "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 GPUs",
+            "1 of its 2 GPUs is large enough, GPU 1 has 8 GiB; the pod needs 12 GiB on each of 2 GPUs",
             id="M10 mixed GPUs",
         ),
         pytest.param(

@@ -245,7 +245,7 @@ def test_what_is_missing_is_named_with_the_others_in_their_places() -> None:
         ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes), [asking(i, 3, 1) for i in range(3)], 3
     )
     assert len(found.places) == 2
-    assert "a: GPU 0 has 2 of 5 units free; the pod needs 3 on one GPU" in found.lacking
+    assert "a: GPU 0 has 2 GiB of 5 GiB free; the pod needs 3 GiB on one GPU" in found.lacking
 
 
 @pytest.mark.requirement("M13", "B5")

@@ -152,7 +152,9 @@ def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None
     assert not result.feasible
     assert len(named) == len(result.closest) == NAMED_NODES
     # Those with the most free are named: nine units, then eight.
-    assert [text for _, text in result.closest[:3]] == ["GPU 0 has 9 of 15 units free; the pod needs 10 on one GPU"] * 3
+    assert [text for _, text in result.closest[:3]] == [
+        "GPU 0 has 9 GiB of 15 GiB free; the pod needs 10 GiB on one GPU"
+    ] * 3
     assert {name.partition("-")[0] for name in named} == {"full"}
     others = {text for name, text in (result.refused | result.unresolvable).items() if name not in named}
     assert others == {SUMMARY[rule] for rule in (FitRule.GPUS_TAKEN, FitRule.TOO_LARGE, FitRule.MODE, FitRule.BROKEN)}
@@ -182,7 +184,7 @@ def test_a_decision_names_gpus_units_and_each_containers_part_u3() -> None:
     assert [(s.uuid, s.mib) for s in decision.allocation.gpus] == [("GPU-n-1", 2560)]
     assert {name: s[0].mib for name, s in decision.allocation.containers.items()} == {"a": 2048, "b": 512}
     assert (decision.allocation.mode, decision.allocation.unit_mib, decision.allocation.assumed_ns) == ("cgpu", 128, 5)
-    assert decision.text() == "GPU 1 (2560 MiB)"
+    assert decision.text() == "GPU 1 (2.5 GiB)"
 
 
 def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says() -> None:
@@ -193,7 +195,7 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
     assert (binding.metadata.uid, binding.target.kind, binding.target.name) == ("p", "Node", "n")
     assert booking is not None
     assert (booking.uid, booking.node, booking.assumed_at, booking.allocation) == ("p", "n", 3.0, decision.allocation)
-    assert decision.text() == "GPU 0 (2048 MiB, 10 % of compute)"
+    assert decision.text() == "GPU 0 (2 GiB, 10 % of compute)"
 
 
 @pytest.mark.requirement("G6")

@@ -252,7 +252,7 @@ def test_an_ordinary_pod_gets_gpus_that_are_booked_by_then() -> None:
     booking = ledger.booking("p")
     assert booking is not None
     assert booking.allocation is not None
-    assert binding.gpus == "GPU 0 (4096 MiB)"
+    assert binding.gpus == "GPU 0 (4 GiB)"
     written = binding.body.metadata.annotations[ALLOCATION_ANNOTATION]
     assert (decode_allocation(written), booking.assumed_at) == (booking.allocation, 7.0)
 
@@ -273,7 +273,7 @@ def test_a_refusal_says_why_and_books_nothing() -> None:
     too_large = verdict_on(ledger, pod("p", mem=99))
     assert isinstance(too_large, Refusal)
     assert too_large.rule is FitRule.TOO_LARGE
-    why = "node n: its largest GPU has 15 units of 1024 MiB; the pod needs 99 on one GPU"
+    why = "node n: its largest GPU has 15 GiB; the pod needs 99 GiB on one GPU"
     assert (too_large.text, ledger.booking("p")) == (why, None)
 
 
@@ -298,7 +298,7 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     assert told.rule is ReservationRule.FIRST_NOT_BOUND
     assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
     binding = binding_on(ledger, first)
-    assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10240 MiB)")
+    assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10 GiB)")
 
 
 def test_only_pods_of_gangs_and_pods_with_a_place_are_bound_to_one() -> None:

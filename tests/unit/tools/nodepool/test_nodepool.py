@@ -156,15 +156,9 @@ GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
             {"labels": {"node-role.kubernetes.io/gpu": ""}},
             "a kubelet takes no label of kubernetes.io or k8s.io that it",
         ),
-        ({"labels": {"bad key!": "v"}}, "labels: 'bad key!': the name of a label is up to 63 letters, digits,"),
-        ({"labels": {"": "v"}}, "labels: '': the name of a label is"),
-        ({"labels": {"a" * 64: "v"}}, "the name of a label is up to 63"),
-        ({"labels": {"Example.com/team": "v"}}, "before '/' stands a DNS name in lower case, such as example.com"),
-        ({"labels": {"a/b/c": "v"}}, "before '/' stands a DNS name"),
-        ({"labels": {"/team": "v"}}, "before '/' stands a DNS name"),
-        ({"labels": {"team": "v al"}}, "labels: team is 'v al': the value of a label is empty, or up to 63 letters"),
-        ({"labels": {"team": "-v"}}, "with a letter or digit at both ends"),
-        ({"labels": {"team": "v\n"}}, "the value of a label is"),
+        ({"labels": {"bad key!": "v"}}, 'labels: Invalid value: "bad key!": a name must be'),
+        ({"labels": {"/team": "v"}}, "the part before '/' must be an RFC 1123 subdomain"),
+        ({"labels": {"team": "v\n"}}, "a label's value must be empty, or"),
         (
             {"gpus": GPU | {"memory": "999999999999TiB"}},
             "gpus.memory is 999999999999TiB: the most that a GPU may have",
@@ -201,7 +195,6 @@ def test_what_one_provider_cannot_do_is_said() -> None:
         pool("gke", "managed-driver", mode="cgpu")
     assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(setup_for(pool("gke", "own-driver")).notes)
     assert setup_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == setup_for(pool("gke", "own-driver")).notes[2:]
-    assert "Azure has retired the GPU image" in setup_for(pool("aks", "gpu-image")).notes[0]
 
 
 def test_a_field_of_few_values_names_them() -> None:

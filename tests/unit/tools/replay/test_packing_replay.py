@@ -46,37 +46,6 @@ def test_it_gets_as_much_on_as_the_better_of_fgd_and_bestfit(shapes: tuple[PodSh
     assert packing >= max(peers) - 0.2
 
 
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        (*CUT, share(1000, cpu=12000, gpus=4), share(1000, cpu=6000, gpus=2)),
-        (*CUT, share(470, cpu=8000), share(810, models=T4), share(1000, cpu=11000, models=frozenset({"T4", "P100"}))),
-        (*CUT, share(470, cpu=11000), share(650, cpu=9000), share(0, cpu=8000, gpus=0), share(0, cpu=12500, gpus=0)),
-    ],
-    ids=["several", "models", "cpu"],
-)
-def test_the_same_where_nodes_differ(shapes: tuple[PodShape, ...]) -> None:
-    """Some nodes have hardly any CPU for their GPUs and some plenty; the mean of three orders."""
-    nodes = unlike(60)
-    packing, bestfit, fgd = [], [], []
-    for seed in range(3):
-        workload, arrivals = stream(nodes, (shapes, 1.3), seed=seed)
-        packing.append(used(nodes, workload, arrivals, "packing"))
-        bestfit.append(used(nodes, workload, arrivals, "bestfit"))
-        fgd.append(used(nodes, workload, arrivals, "fgd"))
-    assert np.mean(packing) >= max(np.mean(bestfit), np.mean(fgd))
-
-
-@pytest.mark.parametrize(("before", "after"), [(CUT, OTHER), (OTHER, CUT), (CUT, BUSY), (BUSY, CUT)])
-def test_a_mix_that_flips_halfway(before: tuple[PodShape, ...], after: tuple[PodShape, ...]) -> None:
-    """It has learnt the wrong thing, and still gets no less on than policies that learn nothing."""
-    nodes = uniform(60, 4, 48000)
-    workload, arrivals = stream(nodes, (before, 0.5), (after, 0.8))
-    packing = used(nodes, workload, arrivals, "packing")
-    assert packing >= used(nodes, workload, arrivals, "binpack") - 0.5
-    assert packing >= used(nodes, workload, arrivals, "bestfit") - 0.5
-
-
 def test_pods_without_gpus_that_kube_scheduler_spreads_leave_gpus_without_cpu() -> None:
     nodes = uniform(60, 4, 48000)
     workload, arrivals = stream(nodes, (BUSY, 1.3))
@@ -85,13 +54,6 @@ def test_pods_without_gpus_that_kube_scheduler_spreads_leave_gpus_without_cpu() 
         placer = make_placer("packing", nodes, workload, arrivals, 1, ranked=ranked)
         found.append(replay(placer, workload, arrivals).used[-1])
     assert found[0] > found[1]
-
-
-def test_every_gpu_of_a_cluster_that_can_be_filled_is_filled() -> None:
-    """Halves and quarters divide a GPU: nothing may be lost."""
-    nodes = uniform(10, 4, 10**6)
-    workload, arrivals = stream(nodes, ((share(500), share(250)), 1.3))
-    assert used(nodes, workload, arrivals, "packing") == 100
 
 
 def test_nodes_without_gpus_and_pods_without_gpus_alone() -> None:

@@ -252,7 +252,6 @@ REFUSED: tuple[Case, ...] = (
     _wrong("half a device", POD, _LIMITS, {"x.io/fpga": "0.5"}, "must be an integer"),
     _wrong("half a unit", POD, _LIMITS, {MEM: "0.5"}, "[gpu-amount]"),
     # rules of scheduling
-    _wrong("toleration keyless", POD, "spec.tolerations", [{"value": "a"}], "tolerations[0].operator: must be Exists"),
     _wrong(
         "when", RICH, "spec.topologySpreadConstraints.0.whenUnsatisfiable", "x", "whenUnsatisfiable: Unsupported value"
     ),

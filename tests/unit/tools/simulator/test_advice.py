@@ -33,9 +33,10 @@ def advised(tmp_path: Path, text: str, *, gangs: bool = False) -> dict[str, Advi
     """Return the advice for the pods that have no place, by their names."""
     found = scenario(tmp_path, text, CLUSTER)
     configuration = Configuration(admission=AdmissionConfiguration(gangs=gangs))
-    outcomes = list(Simulation(configuration).run(found, lambda: 1))
+    simulation = Simulation(configuration)
+    outcomes = list(simulation.run(found, lambda: 1))
     refused = [outcome.pod for outcome in outcomes if outcome.node is None]
-    given = advice(refused, found, outcomes, configuration, 1)
+    given = advice(refused, found, outcomes, simulation, 1)
     return {each.metadata.name: given[each.metadata.uid] for each in refused if each.metadata.uid in given}
 
 
@@ -43,11 +44,11 @@ def test_nodes_that_say_the_same_and_changes_that_were_tried(tmp_path: Path) -> 
     """As of when all others have their places; for each pod by itself."""
     found = advised(tmp_path, pod("p", 8) + pod("q", 8) + pod("r", 9) + pod("s", 16))
     assert set(found) == {"r", "s"}
-    assert found["r"].nodes == {"GPU 0 has 7 of 15 units free; the pod needs 9 on one GPU": ["a", "b"]}
+    assert found["r"].nodes == {"GPU 0 has 7 GiB of 15 GiB free; the pod needs 9 GiB on one GPU": ["a", "b"]}
     changes = [remedy.change for remedy in found["r"].remedies]
-    assert changes[0] == "pod default/r asks for no more than 7 units of 1024 MiB"
+    assert changes[0] == "pod default/r asks for no more than 7 GiB (aliyun.com/gpu-mem: 7)"
     assert changes[1].startswith("pod default/p ends")
-    assert "its largest GPU has 15 units" in next(iter(found["s"].nodes))
+    assert "its largest GPU has 15 GiB" in next(iter(found["s"].nodes))
 
 
 @pytest.mark.requirement("M13")

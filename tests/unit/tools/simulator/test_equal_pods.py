@@ -119,8 +119,8 @@ def test_nodes_of_which_the_same_is_said_are_told_together() -> None:
         lambda: 1,
     )
     assert outcome.reason == (
-        "fits none of 5 node(s); 4 nodes (n0, n1, n2, ...): its largest GPU has 7 units of 1024 MiB; "
-        "the pod needs 9 on one GPU; n4: its largest GPU has 5 units of 1024 MiB; the pod needs 9 on one GPU"
+        "fits none of 5 node(s); 4 nodes (n0, n1, n2, ...): its largest GPU has 7 GiB; "
+        "the pod needs 9 GiB on one GPU; n4: its largest GPU has 5 GiB; the pod needs 9 GiB on one GPU"
     )
 
 

@@ -69,7 +69,7 @@ def test_a_node_that_would_not_take_it_any_more_says_why() -> None:
     full = [bound(f"full-{gpu}", "b", 14, gpu) for gpu in range(4)]
     text = said(bound("p", "b", 4), [machine("a"), machine("b")], *full)
     assert text.startswith("It would not be placed there now: ")
-    assert "the pod needs 4 on one GPU" in text
+    assert "the pod needs 4 GiB on one GPU" in text
 
 
 def test_packing_ranks_by_prices_that_are_not_known_here() -> None:

@@ -69,9 +69,9 @@ def test_the_workload_of_a_pod(found: Pod, name: str) -> None:
 @pytest.mark.parametrize(
     ("allocation", "gets"),
     [
-        (Allocation((share("G-0", GIB),), {}, GIB), "1 unit"),
-        (Allocation((share("G-0", 4 * GIB, 25),), {}, GIB), "4 units and 25 % of compute"),
-        (Allocation((share("G-0", 4 * GIB), share("G-1", 4 * GIB)), {}, GIB), "4 units on each of 2 GPUs"),
+        (Allocation((share("G-0", GIB),), {}, GIB), "1 GiB"),
+        (Allocation((share("G-0", 4 * GIB, 25),), {}, GIB), "4 GiB and 25 % of compute"),
+        (Allocation((share("G-0", 4 * GIB), share("G-1", 4 * GIB)), {}, GIB), "4 GiB on each of 2 GPUs"),
         (Allocation((share("G-0", GIB, 100),), {}, GIB, whole=True), "1 GPU"),
         (Allocation((share("G-0", GIB), share("G-1", GIB)), {}, GIB, whole=True), "2 GPUs"),
         (None, "GPUs of another plugin"),

@@ -2,8 +2,24 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary, details, summary, unit_name, unit_of
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.ledger.events import NodeApplied, PodApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.tools.views.inspect import (
+    GpuSummary,
+    NodeSummary,
+    PodSummary,
+    details,
+    node_summaries,
+    summary,
+    unit_name,
+    unit_of,
+)
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("V2", "V3")
 
@@ -139,3 +155,32 @@ def test_no_name_gives_the_terminal_orders() -> None:
         assert "\x1b" not in text
         assert "\x07" not in text
         assert r"\x1b[31mred\x07" in text
+
+
+SHARES = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from((1024, 2048, 15360)), st.sampled_from((0, 25))), max_size=3
+)
+
+
+@given(st.lists(st.tuples(SHARES, st.booleans()), max_size=6), st.sampled_from((0, 4)))
+def test_what_is_shown_of_gpus_is_what_the_ledger_counts(
+    held: list[tuple[list[tuple[int, int, int]], bool]], replicas: int
+) -> None:
+    """``node_summaries`` adds bookings up by itself, since the ledger's arrays take long to load."""
+    mode = "default" if replicas else "core_mem"
+    node = gpu_node("n", mode=mode, unit_mib=1024, replicas=replicas)
+    pods = []
+    for number, (shares, whole) in enumerate(held):
+        of_gpus = {index: share(f"GPU-n-{index}", mib, percent) for index, mib, percent in shares}
+        text = allocation_text(*of_gpus.values(), whole=whole)
+        pods.append(pod(f"p{number}", node="n", mem=1, annotations={ALLOCATION_ANNOTATION: text}))
+    ledger = Ledger(Configuration())
+    ledger.apply(NodeApplied(node))
+    for each in pods:
+        ledger.apply(PodApplied(each))
+    (shown,) = node_summaries([node], pods, Configuration(), 0)
+    arrays, row = ledger.node_arrays, ledger.row_of["n"]
+    counted = zip(arrays.used[row], arrays.percent[row], arrays.pods[row], strict=True)
+    assert [(gpu.booked_mib, gpu.compute_percent, gpu.pods) for gpu in shown.gpus] == [
+        tuple(map(int, each)) for each in list(counted)[:4]
+    ]

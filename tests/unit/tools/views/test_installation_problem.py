@@ -29,7 +29,7 @@ from gputile.tools.views.installation_problem import (
     unfinished_releases,
 )
 from gputile.tools.views.rollout import RolloutState, remedy_of
-from gputile.tools.views.status import RolloutPhase, Traces, assess, shortened, table, traces_of, with_problems
+from gputile.tools.views.status import RolloutPhase, Traces, assess, table, traces_of, with_problems
 from tests.chart.helmcli import CHART
 
 pytestmark = pytest.mark.requirement("U11")
@@ -111,10 +111,6 @@ def test_a_number_of_thousands_of_digits_is_no_version() -> None:
     assert old_server(ServerVersion("9" * 5000, "1")) == []
     labels = {"name": "gputile", "version": "9" * 5000, "status": "failed"}
     assert unfinished_releases([msgspec.convert({"metadata": {"labels": labels}}, HelmRevision)], ["gputile"], "") == []
-
-
-def test_a_server_that_says_no_version_is_not_called_old() -> None:
-    assert old_server(ServerVersion()) == []
 
 
 def test_the_chart_promises_the_same_kubernetes() -> None:
@@ -366,28 +362,3 @@ def test_a_webhook_that_the_api_server_asks() -> None:
     found = [configuration(webhook("gputile"), webhook("gputile")), configuration(webhook("gputile", "x.example.com"))]
     assert traces_of([], found, "gputile") == Traces(here=["the webhook configuration gputile is there"])
     assert traces_of([], found, "default") == Traces(elsewhere=["gputile"])
-
-
-def test_a_webhook_by_an_address_is_here() -> None:
-    by_address = {"name": "gpu-pods.gputile.io", "clientConfig": {"url": "https://127.0.0.1:1/mutate"}}
-    assert traces_of([], [configuration(by_address)], "a") == Traces(
-        here=["the webhook configuration gputile is there"]
-    )
-
-
-def test_few_stay_one_by_one() -> None:
-    few = [("a", "x"), ("b", "x")]
-    assert shortened(few, 2) == (few, 0)
-
-
-def test_of_many_equal_ones_are_one_and_the_rest_is_counted() -> None:
-    many = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "x"), ("f", "z"), ("g", "z")]
-    assert shortened(many, 2) == ([("a, c, d and 1 more", "x"), ("b", "y")], 2)
-    assert shortened(many, 3) == ([("a, c, d and 1 more", "x"), ("b", "y"), ("f, g", "z")], 0)
-
-
-@given(st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 5)), max_size=30), st.integers(1, 6))
-def test_nobody_is_lost(told: list[tuple[str, int]], most: int) -> None:
-    shown, left = shortened(told, most)
-    assert len(shown) <= most
-    assert left == (0 if len(told) <= most else sum(what not in {each for _, each in shown} for _, what in told))

@@ -84,15 +84,6 @@ def test_as_many_rows_as_there_are_lines_for(lines: int, rows: int, last: str) -
     assert last in text[-1]
 
 
-def test_a_heading_alone_is_a_table_too() -> None:
-    assert first_rows(ROWS[:1], None, 10) == (["POD  NODE  REASON"], 1)
-
-
-def test_headings_stand_above_their_columns_beside_wide_characters() -> None:
-    heading, row = aligned([("NAME", "NODE"), ("名前空間", "n")])
-    assert columns_of(heading[: heading.index("NODE")]) == columns_of(row[: row.index("n")])
-
-
 def test_cells_give_no_orders() -> None:
     assert "\x1b" not in table([("A",), ("\x1b[31mred",)])
 

@@ -16,7 +16,7 @@ from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import app as application
-from gputile.tools.web import feed, stream
+from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.questions import Moment, what_if
@@ -123,7 +123,7 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
 
 
 async def test_a_page_hears_that_the_server_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(page_feed, "HEARTBEAT_S", 0.1)
     async with served(machine("a")) as page:
         assert await changes(page, await state_of(page), "beat") == {}
 
@@ -144,8 +144,8 @@ async def test_a_cluster_that_goes_away_and_comes_back() -> None:
 
 
 async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "ASK_EVERY_S", 0.01)
-    monkeypatch.setattr(feed, "ANSWERED_WITHIN_S", 0.1)
+    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(page_feed, "ANSWERED_WITHIN_S", 0.1)
     async with served(machine("a")) as page:
         await watched(page)
         watches = page.cluster.count("watch")
@@ -158,7 +158,7 @@ async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch
 
 
 async def test_a_cluster_that_refuses_a_question_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
     async with served(machine("a")) as page:
         await watched(page)
         page.cluster.refused["/version"] = 503, "ServiceUnavailable"
@@ -196,11 +196,11 @@ async def test_a_pods_page_says_what_explain_says() -> None:
         }
         placed = (await page.client.get("/api/pod", params={"namespace": "default", "name": "p"})).json()
         assert placed["explanation"]["text"] == (
-            "Pod default/p is on node a: GPU 0 (GPU-a-0), 4096 MiB. No other node would take the pod now."
+            "Pod default/p is on node a: GPU 0 (GPU-a-0), 4 GiB. No other node would take the pod now."
         )
         found = (await page.client.get("/api/pod", params={"namespace": "default", "name": "waits"})).json()
         assert found["explanation"]["state"] == "Pending"
-        assert "its largest GPU has 15 units" in found["explanation"]["nodes"][0]["gpu"]
+        assert "its largest GPU has 15 GiB" in found["explanation"]["nodes"][0]["gpu"]
         assert found["explanation"]["changes"]
         assert [each["reason"] for each in found["events"]] == ["FailedScheduling"]
         page.cluster.refused["/api/v1/namespaces/default/events"] = (403, "Forbidden")
@@ -339,7 +339,7 @@ def connection_state(server_port: int, client_port: int) -> str:
 
 async def test_a_viewer_that_reads_no_further_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was to read is more than sockets keep, so the server waits for it: not for ever."""
-    monkeypatch.setattr(stream, "STALLED_S", 0.5)
+    monkeypatch.setattr(page_feed, "STALLED_S", 0.5)
     machines = [machine(f"node-{number}") for number in range(8)]
     for each in machines:
         long = NodeCondition(type="Ready", status="False", reason="Long", message="x" * (1 << 20))

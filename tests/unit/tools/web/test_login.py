@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from gputile.tools.web import viewers
-from gputile.tools.web.login import SESSION_COOKIE
+from gputile.tools.web.guard import SESSION_COOKIE
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.reviews import TOKEN_REVIEWS
 from tests.unit.tools.web.cluster_pages import HANG_S, ClusterPage, served_in_cluster

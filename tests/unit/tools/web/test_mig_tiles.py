@@ -6,12 +6,11 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod
 from gputile.api.well_known import MIG_PREFIX, WHOLE_GPU
+from gputile.cli.commands.top import TopOrder
 from gputile.tools.web.records import MigCount, MigTile, NodeTile, PageContent
 from gputile.tools.web.state import PageState
-from gputile.tools.web.top_order import TopOrder
 from gputile.tools.web.top_rows import top_answer
-from gputile.tools.web.viewers import Rights
-from gputile.tools.web.visible import visible_nodes
+from gputile.tools.web.viewers import Rights, visible_nodes
 from tests.fakes.corebuilders import gpu_node, pod
 
 pytestmark = pytest.mark.requirement("B7", "G3")
@@ -95,17 +94,6 @@ def test_an_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
     assert held() == 1
     state.pod_deleted("b")
     assert held() == 0
-
-
-def test_instances_that_are_gone_are_told_while_pods_have_them() -> None:
-    tile = tile_of(split_node(small=0), with_instances("a", "n"))
-    assert tile.instances[0] == MigTile("1g.5gb", 0, 1)
-
-
-def test_a_node_without_instances_is_as_it_was() -> None:
-    tile = tile_of(gpu_node("n", mode="default", sizes=[24576]), with_instances("elsewhere", "other"))
-    assert tile.instances == ()
-    assert b"instances" not in msgspec.json.encode(tile)
 
 
 def test_whoever_may_not_list_the_pods_sees_how_many_instances_are_taken() -> None:

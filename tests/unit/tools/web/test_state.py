@@ -15,9 +15,9 @@ from gputile.api.reasons import ConditionType
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
-from gputile.tools.web.stream import ChangeLog
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -130,7 +130,7 @@ def test_a_place_that_is_kept_ends_with_its_time() -> None:
     state.pods_replaced([pod("m", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})])
     state.take_difference()
     assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
-    assert state.page.pending["default/m"].asks == "asks for 15 units of 1024 MiB on one GPU"
+    assert state.page.pending["default/m"].asks == "asks for 15 GiB on one GPU"
     state.time_passed(ends)
     difference = state.take_difference()
     assert difference.nodes["a"].pods == ()
@@ -150,7 +150,7 @@ def test_pending_pods_say_what_for_and_why_they_wait() -> None:
     wrong = pod("wrong", asks={GPU_MEMORY: "1.5"})
     page = page_of([machine("a")], [pod("p", mem=99), pod("plain"), wrong])
     assert set(page.pending) == {"default/p", "default/wrong"}
-    assert "asks for 99 units" in page.pending["default/p"].asks
+    assert "asks for 99 GiB" in page.pending["default/p"].asks
     assert page.pending["default/wrong"].asks.startswith("can never be placed: ")
 
 
@@ -163,7 +163,7 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     state.pod_applied(new)
     state.pod_deleted("p")
     difference = state.take_difference()
-    assert difference.pending["default/p"].asks.startswith("asks for 5 units")
+    assert difference.pending["default/p"].asks.startswith("asks for 5 GiB")
     assert difference.pending_gone == ()
     assert state.page.pending.keys() == {"default/p"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gputile.cli.commands.top import TopOrder
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage, TileShare
-from gputile.tools.web.top_order import TopOrder
 from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows, top_answer
 
 pytestmark = pytest.mark.requirement("B7")

@@ -21,9 +21,13 @@ from gputile.tools.web.records import (
     TileShare,
     UsageAnswer,
 )
-from gputile.tools.web.viewers import ALL_RIGHTS, NO_NAMES, NotAdmitted, Rights, Viewers
-from gputile.tools.web.visible import (
+from gputile.tools.web.viewers import (
+    ALL_RIGHTS,
     HIDDEN,
+    NO_NAMES,
+    NotAdmitted,
+    Rights,
+    Viewers,
     visible_difference,
     visible_nodes,
     visible_pending,

@@ -17,20 +17,31 @@ export function focusOnPending(place, key) {
   [...place.querySelectorAll(".link")].find((link) => link.textContent === key)?.focus();
 }
 
+// Pods of one workload that ask for the same and wait for the same, the oldest first.
+function grouped(pods) {
+  const groups = new Map();
+  for (const pod of [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1))) {
+    const key = [pod.namespace, pod.workload || pod.name, pod.asks, pod.gang, pod.waits].join("\n");
+    if (groups.has(key)) groups.get(key).push(pod);
+    else groups.set(key, [pod]);
+  }
+  return [...groups.values()];
+}
+
 // `all` is how many pods wait, beside those that are shown.
 export function drawPending(place, pods, all, open, now) {
   if (!pods.length) {
     place.replaceChildren(element("p", { class: "nothing" }, all ? `No pod that waits is like that: the search and the filters leave none of ${all}.` : "No pod waits for a GPU."));
     return;
   }
-  const sorted = [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1));
-  const rows = sorted.slice(0, MOST).map((pod) => element("tr", {},
-    element("th", { scope: "row" }, element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod)))),
+  const groups = grouped(pods);
+  const rows = groups.slice(0, MOST).map(([pod, ...more]) => element("tr", {},
+    element("th", { scope: "row" }, element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))), more.length ? ` and ${more.length} more` : ""),
     element("td", {}, pod.asks),
     element("td", { "data-of": "Gang" }, pod.gang ? nameElement(pod.gang) : ""),
     element("td", { "data-of": "Waits" }, pod.waits ?? ""),
     element("td", { "data-of": "Age", class: "number" }, agoText(pod.created, now))));
   place.replaceChildren(
     element("table", { class: "stacked" }, element("thead", {}, element("tr", {}, ["Pod", "Asks", "Gang", "Waits", "Age"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
-    sorted.length > MOST ? element("p", { class: "hint" }, `... and ${sorted.length - MOST} more; search narrows them`) : "");
+    groups.length > MOST ? element("p", { class: "hint" }, `... and ${groups.length - MOST} more; search narrows them`) : "");
 }

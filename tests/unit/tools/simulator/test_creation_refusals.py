@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.workloads import Event
-from gputile.tools.views.creation_refusals import creation_refusal
+from gputile.tools.simulator.explanation import creation_refusal
 
 pytestmark = pytest.mark.requirement("B4", "B5")
 

@@ -1,0 +1,111 @@
+"""Names the pods that leave for pods of higher priority, by the search that chooses victims live.
+
+The controller evicts pods and waits until they have gone; here they are gone at once. Pods that are being deleted stay,
+since nobody knows for how long. The same rules hold otherwise: who may be evicted, gangs, PodDisruptionBudgets.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gputile.api.core import Node, Pod
+from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.wording import first_of
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.kube_predicates.node_fit import selects
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_filter import takes_now
+from gputile.tools.simulator.gangs import PodGroups
+
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that leaves, or that loses its reservation while it is pending, and for whom (``namespace/name``)."""
+
+    pod: Pod
+    preemptors: tuple[str, ...]
+
+
+class VictimFinder:
+    """Finds victims among ``pods``, all pods of the cluster that ``engine`` and ``predicates`` know."""
+
+    def __init__(
+        self,
+        engine: PlacementEngine,
+        predicates: Predicates,
+        nodes: Sequence[Node],
+        pods: Iterable[Pod],
+        budgets: Sequence[PodDisruptionBudget] = (),
+        groups: PodGroups | None = None,
+    ) -> None:
+        self.pods = {pod.metadata.uid: pod for pod in pods}
+        self._engine, self._predicates, self._nodes = engine, predicates, nodes
+        self._budgets, self._sizes = budgets, groups.sizes if groups is not None else {}
+        self._evicted: Counter[Hashable] = Counter()  # by budget
+        priorities = (booking.priority for booking in engine.ledger.bookings())
+        self._lowest = min(priorities, default=None) if engine.ledger.configuration.preemption.enabled else None
+
+    def find(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
+        """Return GPUs for ``needed`` of ``members``, and who leaves them now; None where nobody can make room."""
+        priority = min((member.pod.spec.priority or 0 for member in members), default=0)
+        if needed <= 0 or self._lowest is None or priority <= self._lowest:
+            return None
+        if any(member.pod.spec.preemption_policy == "Never" for member in members):
+            return None
+        cluster = VictimSearchInput(self._engine, self._predicates, self._empty, self.pods)
+        rules = replace(self._rules, withdraws=len(members) == 1)
+        found = choose_gang_victims(members, needed, cluster, rules, now_ns)
+        if found is None or not (found.evicted or found.withdrawn):
+            return None
+        pods = {member.pod.metadata.uid: member.pod for member in members}
+        if not all(takes_now(self._engine.ledger, pods[uid], place.node) for uid, place in found.places.items()):
+            return None
+        self._evicted.update(budget.name for uid in found.evicted if (budget := self._budget(uid)) is not None)
+        return found
+
+    @cached_property
+    def _empty(self) -> Predicates:
+        return Predicates(self._nodes)
+
+    @cached_property
+    def _rules(self) -> EvictionRules:
+        bound = {
+            uid: pod
+            for uid, pod in self.pods.items()
+            if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp
+        }
+        facts = {uid: eviction_facts(pod) for uid, pod in bound.items() if self._engine.ledger.booking(uid) is not None}
+        gangs: dict[GangName, set[str]] = {}
+        for uid, each in facts.items():
+            if each.gang is not None:
+                gangs.setdefault(each.gang, set()).add(uid)
+        return EvictionRules(facts, gangs, budget=self._budget, gang_size=self._gang_size)
+
+    def _gang_size(self, name: GangName) -> int:
+        return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
+
+    def _budget(self, uid: str) -> EvictionBudget | None:
+        """Return the budget of a pod; no pod of several budgets is evicted, as the API server's eviction has it."""
+        meta = self.pods[uid].metadata
+        guarding = [
+            budget
+            for budget in self._budgets
+            if budget.metadata.namespace == meta.namespace and selects(budget.spec.selector, meta.labels)
+        ]
+        if not guarding:
+            return None
+        allows = guarding[0].status.disruptions_allowed if len(guarding) == 1 else 0
+        name = meta.namespace, guarding[0].metadata.name
+        return EvictionBudget(name, allows - self._evicted[name])
+
+
+def victims_text(victims: Iterable[Pod]) -> str:
+    """Return pods that leave, with their priorities: "team/a (priority 0) and 3 more"."""
+    return first_of([f"{pod.key} (priority {pod.spec.priority or 0})" for pod in victims], _NAMED)
