@@ -1,5 +1,6 @@
 """Helm itself, and what the chart renders with it."""
 
+import functools
 import json
 import os
 import subprocess
@@ -48,16 +49,13 @@ def settings(values: Mapping[str, Any]) -> list[str]:
 
 
 def render(values: Mapping[str, Any] | None = None, *arguments: str, release: str = "gputile") -> list[dict[str, Any]]:
-    """Return the objects that the chart renders, CustomResourceDefinitions included."""
-    text = helm(
-        "template",
-        release,
-        CHART,
-        f"--namespace={NAMESPACE}",
-        f"--kube-version={KUBERNETES}",
-        *settings(values or {}),
-        *arguments,
-    )
+    """Return the objects that the chart renders, CustomResourceDefinitions included; nobody may change them."""
+    return _rendered(release, *settings(values or {}), *arguments)
+
+
+@functools.cache
+def _rendered(release: str, *arguments: str) -> list[dict[str, Any]]:
+    text = helm("template", release, CHART, f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}", *arguments)
     documents = yaml.load_all(text, yaml.CSafeLoader)  # safe_load_all takes ten times as long, more than helm itself
     return [document for document in documents if document]
 

@@ -468,19 +468,6 @@ def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
     assert mounts == {"/run/gputile": "Bidirectional", "/s": "Bidirectional"}
 
 
-@pytest.mark.requirement("M4")
-def test_the_library_is_where_containers_can_load_it() -> None:
-    """The init container mounts its directory, and the agent sees that mount as the host does."""
-    agent = pod_specs(render({"agent.stateDir": "/s"}))["gputile-agent"]
-    (mounts,) = agent["initContainers"]
-    assert mounts["args"] == ["64", "/run/gputile", "/s"]
-    seen = [
-        {mount["mountPath"]: mount.get("mountPropagation") for mount in each["volumeMounts"]}["/s"]
-        for each in (mounts, agent["containers"][0])
-    ]
-    assert seen == ["Bidirectional", "HostToContainer"]
-
-
 def test_no_component_may_do_everything() -> None:
     """Minimal rights: no wildcard, and who reads secrets reads one by its name."""
     for each in render(FULL):

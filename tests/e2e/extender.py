@@ -1,7 +1,8 @@
 """What the tests of the extender on a real kube-scheduler share: pods by the hundred, and what must hold of them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import decode_inventory
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_controller, start_extender
 
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists"}
 
@@ -18,6 +20,31 @@ def write_cluster(directory: Path, text: str) -> Path:
     path = directory / "cluster.yaml"
     path.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\n{text}", encoding="utf-8")
     return path
+
+
+@contextmanager
+def scheduled(
+    plane: ControlPlane,
+    directory: Path,
+    text: str,
+    *,
+    unit: str = "1GiB",
+    settings: Mapping[str, object] | None = None,
+    controller: bool = False,
+    pods_without_gpus: bool = False,
+) -> Iterator[ControlPlane]:
+    """Have the nodes of a description, an extender, a scheduler that asks it, and a controller if it is wanted."""
+    with ExitStack() as stack:
+        stack.callback(plane.nodes.delete_all_nodes)
+        plane.nodes.create_nodes(described_nodes(write_cluster(directory, text)))
+        extender, url = start_extender(plane, unit=unit, settings=settings)
+        stack.enter_context(extender)
+        if controller:
+            stack.enter_context(start_controller(plane, settings={"gpuMemoryUnit": unit, **(settings or {})})[0])
+        options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "weight": WEIGHT}
+        scheduler = plane.start_scheduler(url, pods_without_gpus=pods_without_gpus, **options)  # type: ignore[arg-type]
+        stack.enter_context(scheduler)
+        yield plane
 
 
 def pod_body(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import (
     MANAGED,
     WEIGHT,
-    Line,
     NodeAgent,
     configuration_file,
     start_extender,
@@ -209,13 +208,11 @@ def gpu_node(
     *,
     cdi: bool = False,
     places: int = 0,
-    agent_line: Line = list,
 ) -> Iterator[GpuNode]:
     """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
 
     With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``. ``places`` is
-    how many containers have a file system of their own for what they write. ``agent_line`` returns the agent's command
-    line as it is for another release.
+    how many containers have a file system of their own for what they write.
     """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
@@ -224,7 +221,7 @@ def gpu_node(
         except ComponentMissing as missing:
             skip_or_fail(missing)
         options = (f"--cdi-dir={node.directory / 'cdi'}",) if cdi else ()
-        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options, line_of=agent_line)
+        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options)
         stack.enter_context(agent.process).start()
         extender, url = start_extender(plane, f"extender-{name}", settings=settings)
         stack.enter_context(extender)

@@ -50,7 +50,6 @@ POOLS: Final = (
     "idle",
     "bare",
     "other",
-    "deleted",
     "mended",
     "alone",
 )
@@ -280,12 +279,3 @@ def test_a_node_that_stays_without_gpus_keeps_nobody_from_the_next_one(cluster: 
     cluster.wait(lambda: set(MENDED) <= bound(pods_in(cluster, namespace)).keys(), "the pods to be bound", timeout=150)
     for pool in MENDED:
         assert_settled(cluster, pool, 2)
-
-
-def test_the_placeholder_goes_with_the_pod(cluster: ControlPlane, namespace: str) -> None:
-    """Its NodePool may have no node, so the placeholder waits."""
-    cluster.kubectl("patch", "nodepool", "deleted", "--type=merge", "--patch", '{"spec": {"limits": {"cpu": "0"}}}')
-    gang_of_one(cluster, namespace, "deleted")
-    cluster.wait(lambda: placeholders(cluster, "deleted") == 1, "the placeholder")
-    cluster.nodes.delete_pod_now(namespace, "deleted")
-    assert_settled(cluster, "deleted", 0)

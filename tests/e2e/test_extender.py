@@ -31,16 +31,13 @@ from tests.e2e.extender import (
     gpus_of,
     pod_body,
     pods_in,
+    scheduled,
     why_pending,
-    write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import (
-    MANAGED,
     SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_GROUPS,
-    WEIGHT,
-    described_nodes,
     start_extender,
 )
 from tests.walk.documents import document_yaml
@@ -60,15 +57,9 @@ nodes:
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """The nodes of CLUSTER, an extender and a scheduler that asks it."""
-    specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
-    control_plane.nodes.create_nodes(specs)
-    extender, url = start_extender(control_plane, unit="128MiB")
-    scheduler = control_plane.start_scheduler(
-        url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT, pods_without_gpus=True
-    )
-    with extender, scheduler:
-        yield control_plane
-    control_plane.nodes.delete_all_nodes()
+    directory = tmp_path_factory.mktemp("cluster")
+    with scheduled(control_plane, directory, CLUSTER, unit="128MiB", pods_without_gpus=True) as cluster:
+        yield cluster
 
 
 def create(plane: ControlPlane, namespace: str, *bodies: dict[str, object]) -> None:

@@ -18,6 +18,7 @@ from tests.e2e.extender import (
     events_of,
     pod_body,
     pods_in,
+    scheduled,
     why_pending,
     write_cluster,
 )
@@ -139,12 +140,9 @@ def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
 @pytest.fixture(scope="module")
 def small(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Eight halves of GPUs, with extender, scheduler and controller."""
-    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("small"), SMALL)))
-    extender, url = start_extender(control_plane, settings=SETTINGS)
-    controller, _ = start_controller(control_plane, settings=SETTINGS)
-    with extender, controller, control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED):
-        yield control_plane
-    control_plane.nodes.delete_all_nodes()
+    directory = tmp_path_factory.mktemp("small")
+    with scheduled(control_plane, directory, SMALL, settings=SETTINGS, controller=True) as cluster:
+        yield cluster
 
 
 @pytest.mark.requirement("M13")

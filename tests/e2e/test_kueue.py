@@ -4,18 +4,17 @@ Kueue itself does not run here: the tests write what its controllers write.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_CORE, GPU_MEMORY
-from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in, write_cluster
+from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in, scheduled
 from tests.e2e.installation import settle
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane, KubectlFailed
-from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
+from tests.localcluster.gputile import EXAMPLES
 from tests.localcluster.neighbours import GATE, admit, evict, kueue_kinds, ungate
 
 pytestmark = pytest.mark.requirement("B5")
@@ -49,17 +48,11 @@ def teams(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def running(teams: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Nodes of both kinds, and all of gputile's control plane."""
-    plane = teams
-    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("kueue"), CLUSTER)))
-    with ExitStack() as stack:
-        stack.callback(plane.nodes.delete_all_nodes)
-        stack.enter_context(installed(plane, settings={"gpuMemoryUnit": "128MiB", **SETTINGS}))
-        controller, _ = start_controller(plane, settings={"gpuMemoryUnit": "128MiB", **SETTINGS})
-        stack.enter_context(controller)
-        extender, url = start_extender(plane, unit="128MiB", settings=SETTINGS)
-        stack.enter_context(extender)
-        options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "weight": WEIGHT}
-        stack.enter_context(plane.start_scheduler(url, **options))  # type: ignore[arg-type]
+    directory = tmp_path_factory.mktemp("kueue")
+    with (
+        installed(teams, settings={"gpuMemoryUnit": "128MiB", **SETTINGS}),
+        scheduled(teams, directory, CLUSTER, unit="128MiB", settings=SETTINGS, controller=True) as plane,
+    ):
         yield plane
 
 

@@ -17,12 +17,11 @@ from tests.e2e.extender import (
     gpus_of,
     pod_body,
     pods_in,
-    write_cluster,
+    scheduled,
 )
 from tests.e2e.installation import settle
 from tests.localcluster.client import STRATEGIC_PATCH, ApiError
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_controller, start_extender
 
 pytestmark = pytest.mark.requirement("B5")
 
@@ -43,16 +42,11 @@ NEVER = {**URGENT, "metadata": {"name": "urgent-and-patient"}, "preemptionPolicy
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """One node of 4 GPUs with 120 units each, and a controller that preempts."""
-    specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
-    control_plane.nodes.create_nodes(specs)
     for priority_class in (URGENT, NEVER):
         control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(priority_class))
-    extender, url = start_extender(control_plane, "preempting", unit="128MiB")
-    controller, _ = start_controller(control_plane, settings={"gpuMemoryUnit": "128MiB"})
-    scheduler = control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
-    with extender, controller, scheduler:
-        yield control_plane
-    control_plane.nodes.delete_all_nodes()
+    directory = tmp_path_factory.mktemp("cluster")
+    with scheduled(control_plane, directory, CLUSTER, unit="128MiB", controller=True) as cluster:
+        yield cluster
 
 
 def replica_set(replicas: int, units: int, **spec: Any) -> dict[str, Any]:
@@ -173,8 +167,8 @@ def test_a_place_is_kept_while_a_victim_takes_its_time(cluster: ControlPlane, na
     assert reservation["preemption"] is True
     assert reservation["expires_ns"] / 1e9 > datetime.now().timestamp() + 600
     if restart:
-        cluster.processes["preempting"].kill()
-        cluster.processes["preempting"].start()
+        cluster.processes["extender"].kill()
+        cluster.processes["extender"].start()
     (index,) = [share["index"] for share in reservation["allocation"]["cards"]]
     for i in range(3):
         cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body(f"small{i}", {GPU_MEMORY: 20}))

@@ -2,21 +2,18 @@
 
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from gputile.core.devices.allocation import decode_allocation
-from tests.e2e.extender import bound, pod_body, pods_in, write_cluster
+from tests.e2e.extender import bound, pod_body, pods_in, scheduled
 from tests.localcluster.browser import Tab
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
@@ -34,12 +31,8 @@ JSON.stringify([...document.querySelectorAll("[data-gpu]")].flatMap((tile) => [.
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """The nodes of CLUSTER, an extender and a scheduler that asks it."""
-    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER)))
-    extender, url = start_extender(control_plane)
-    scheduler = control_plane.start_scheduler(url, bind=True, managed_resources=MANAGED, weight=WEIGHT)
-    with extender, scheduler:
-        yield control_plane
-    control_plane.nodes.delete_all_nodes()
+    with scheduled(control_plane, tmp_path_factory.mktemp("cluster"), CLUSTER) as cluster:
+        yield cluster
 
 
 async def shares(tab: Tab) -> set[tuple[str, str, int, str]]:
@@ -97,68 +90,3 @@ async def test_tiles_are_the_ledger_and_a_new_pod_appears(
     await tab.until("document.getElementById('trouble').textContent.startsWith('gputile web does not answer')")
     cluster.nodes.delete_pod_now(namespace, "large")
     assert await shares(tab) == booked(cluster, namespace), "what was known last stays"
-
-
-NODES_READ = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}
-PODS_READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-
-
-def user(plane: ControlPlane, name: str, *rules: dict[str, Any], namespace: str = "") -> Path:
-    """Return the kubeconfig of a user with these rights, everywhere or in one namespace alone."""
-    group = "/apis/rbac.authorization.k8s.io/v1"
-    kind = "Role" if namespace else "ClusterRole"
-    place = f"{group}/namespaces/{namespace}/role" if namespace else f"{group}/clusterrole"
-    if rules:
-        meta = {"name": name}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
-        plane.api.post(f"{place}s", {"metadata": meta, "rules": list(rules)})
-        plane.api.post(f"{place}bindings", {"metadata": meta, "roleRef": reference, "subjects": [subject]})
-    return plane.kubeconfig(name, ["system:authenticated"])
-
-
-def refused(kubeconfig: Path) -> str:
-    """Return what the page's command says instead of serving it."""
-    command = [str(Path(sys.executable).with_name("gputile")), "web", "--port=0", f"--kubeconfig={kubeconfig}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    return done.stderr
-
-
-def test_half_the_rights_name_the_right_that_is_missing(cluster: ControlPlane, namespace: str) -> None:
-    """What is free of a GPU nobody knows without all pods, so the page does not begin with those of one namespace."""
-    missing = 'grant verb "list" on resource "{}"'
-    said = refused(user(cluster, "no-rights"))
-    assert missing.format("nodes") in said or missing.format("pods") in said, "whichever is refused first"
-    assert missing.format("nodes") in refused(user(cluster, "no-nodes", PODS_READ))
-    assert missing.format("pods") in refused(user(cluster, "no-pods", NODES_READ))
-    only_here = user(cluster, "one-namespace", PODS_READ, NODES_READ, namespace=namespace)
-    said = refused(only_here)
-    assert "cluster scope" in said
-    assert "Traceback" not in said
-
-
-async def test_who_reads_nodes_and_pods_alone_is_told_what_else_is_not_known(
-    cluster: ControlPlane, namespace: str, tab: Tab
-) -> None:
-    cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body("p", {GPU_MEMORY: 5}))
-    cluster.wait(lambda: len(bound(pods_in(cluster, namespace))) == 1, "the pod to be bound")
-    log = cluster.directory / "web-half.log"
-    command: list[str | Path] = [Path(sys.executable).with_name("gputile"), "web", "--port=0"]
-    command.append(f"--kubeconfig={user(cluster, 'half', NODES_READ, PODS_READ)}")
-    address = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
-    with cluster.start_process("web-half", command, ready=lambda: bool(address.search(log.read_text()))):
-        found = address.search(log.read_text())
-        assert found
-        assert "the cluster's configuration is not known" in log.read_text()
-        await tab.open(found[0])
-        await tab.until("document.documentElement.dataset.drawn")
-        assert await shares(tab) >= booked(cluster, namespace)
-        await tab.run(f"document.querySelector('[data-pod=\"{namespace}/p\"]').click()")
-        await tab.until("document.querySelector('#panel .state')")
-        text = await tab.run("document.getElementById('panel').textContent")
-        assert "you may not list the Events of this namespace" in text
-        await tab.until("!document.getElementById('usage-trouble').hidden")
-        said = await tab.run("document.getElementById('usage-trouble').textContent")
-        assert said.startswith("What pods use is not known; blocks show what is booked.")
-        assert tab.errors == []

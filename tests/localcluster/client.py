@@ -41,10 +41,6 @@ class Api:
         """Create ``body`` under ``path``."""
         return self.request("POST", path, body)
 
-    def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Replace the object at ``path``."""
-        return self.request("PUT", path, body)
-
     def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Any:
         """Change the object at ``path``."""
         return self.request("PATCH", path, body, content_type=content_type)

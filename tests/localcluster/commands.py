@@ -11,6 +11,7 @@ from tests.localcluster.machine import LOOPBACK
 # Nodes without a kubelet send no heartbeat: a day passes before one is found missing.
 NODE_GRACE = "24h"
 ALL_NODES = 100
+API_QPS = 5000
 
 
 def etcd(program: Path, data: Path, port: int, peer_port: int) -> list[str]:
@@ -96,41 +97,23 @@ class SchedulerOptions(TypedDict, total=False):
     """What can be set; see ``DEFAULTS`` for what holds otherwise."""
 
     managed_resources: Sequence[ManagedResource]  # empty: the extender is asked about every pod
-    prioritize: bool
     pods_without_gpus: bool  # rank nodes for them too
     claims: bool  # ask about pods with claims too
     bind: bool
     preempt: bool
     weight: int
-    ignorable: bool
-    node_cache_capable: bool  # False: whole Node objects are sent
-    http_timeout: float  # seconds
-    extender_ca: Path | None  # for an https address
-    percentage_of_nodes_to_score: int
-    kube_api_qps: float
     lease_seconds: float  # 0: no leader election
-    scheduler_name: str  # which pods it takes: their spec.schedulerName
-    profile: Mapping[str, Any]  # more of the profile: plugins, pluginConfig
     extra: Mapping[str, Any]  # more of the whole configuration
 
 
 DEFAULTS: SchedulerOptions = {
     "managed_resources": (),
-    "prioritize": True,
     "pods_without_gpus": False,
     "claims": False,
     "bind": False,
     "preempt": False,
     "weight": 1,
-    "ignorable": False,
-    "node_cache_capable": True,
-    "http_timeout": 5.0,
-    "extender_ca": None,
-    "percentage_of_nodes_to_score": ALL_NODES,
-    "kube_api_qps": 5000,
     "lease_seconds": 0.0,
-    "scheduler_name": "default-scheduler",
-    "profile": {},
     "extra": {},
 }
 
@@ -138,14 +121,12 @@ DEFAULTS: SchedulerOptions = {
 def scheduler_configuration(kubeconfig: Path, extender_url: str | None, options: SchedulerOptions) -> dict[str, Any]:
     """Return the configuration; ``extender_url`` is what the verbs are appended to, None for no extender."""
     chosen: SchedulerOptions = {**DEFAULTS, **options}
-    qps = chosen["kube_api_qps"]
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": qps, "burst": int(qps)},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": API_QPS, "burst": API_QPS},
         "leaderElection": _leader_election(chosen["lease_seconds"]),
-        "percentageOfNodesToScore": chosen["percentage_of_nodes_to_score"],
-        "profiles": [{"schedulerName": chosen["scheduler_name"], **chosen["profile"]}],
+        "percentageOfNodesToScore": ALL_NODES,
         "extenders": [] if extender_url is None else _extenders(extender_url, chosen),
         **chosen["extra"],
     }
@@ -167,32 +148,15 @@ def _leader_election(lease_seconds: float) -> dict[str, Any]:
 
 
 def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
-    extender = _extender(url, chosen)
-    extenders = [extender]
-    gpu_pods_only = ("filterVerb", "bindVerb", "preemptVerb", "managedResources", "ignorable")
-    others = {key: value for key, value in extender.items() if key not in gpu_pods_only}
+    common = {"urlPrefix": url, "weight": chosen["weight"], "httpTimeout": "5s", "nodeCacheCapable": True}
+    resources = [dict(resource) for resource in chosen["managed_resources"]]
+    asked = {"filter": True, "prioritize": True, "bind": chosen["bind"], "preempt": chosen["preempt"]}
+    verbs = {f"{verb}Verb": verb for verb, wanted in asked.items() if wanted}
+    extenders = [{**common, **verbs, "managedResources": resources}]
     if chosen["pods_without_gpus"]:
-        extenders.append(others | {"prioritizeVerb": "prioritize-without-gpus"})
+        extenders.append({**common, "prioritizeVerb": "prioritize-without-gpus"})
     if chosen["claims"]:
-        verbs = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims", "ignorable": True}
+        asks = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims", "ignorable": True}
         managed = [{"name": CLAIMS_RESOURCE, "ignoredByScheduler": True}]
-        extenders.append({**others, **verbs, "managedResources": managed})
+        extenders.append({**common, **asks, "managedResources": managed})
     return extenders
-
-
-def _extender(url: str, chosen: SchedulerOptions) -> dict[str, Any]:
-    extender: dict[str, Any] = {
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "weight": chosen["weight"],
-        "httpTimeout": f"{round(chosen['http_timeout'] * 1000)}ms",
-        "nodeCacheCapable": chosen["node_cache_capable"],
-        "ignorable": chosen["ignorable"],
-        "managedResources": [dict(resource) for resource in chosen["managed_resources"]],
-    }
-    verbs = {"prioritize": chosen["prioritize"], "bind": chosen["bind"], "preempt": chosen["preempt"]}
-    extender |= {f"{verb}Verb": verb for verb, wanted in verbs.items() if wanted}
-    if url.startswith("https:"):
-        authority = chosen["extender_ca"]
-        extender |= {"enableHTTPS": True, "tlsConfig": {"caFile": str(authority)} if authority else {"insecure": True}}
-    return extender

@@ -32,7 +32,7 @@ class ControlPlane:
     """etcd, kube-apiserver and kube-controller-manager on free loopback ports, in a temporary directory.
 
     Entering the context starts them; leaving it kills them and whatever ``start_process`` and ``start_scheduler``
-    started, and removes the directory. ``apiserver_arguments`` and ``controller_arguments`` are added to theirs;
+    started, and removes the directory. ``apiserver_arguments`` are added to the API server's;
     ``services`` is the range of the Services' addresses.
     """
 
@@ -41,11 +41,10 @@ class ControlPlane:
         programs: Mapping[str, Path] | None = None,
         *,
         apiserver_arguments: Sequence[str] = (),
-        controller_arguments: Sequence[str] = (),
         services: str = SERVICES,
     ) -> None:
         self.programs = programs if programs is not None else binaries.find()
-        self._extra = {"kube-apiserver": apiserver_arguments, "kube-controller-manager": controller_arguments}
+        self._apiserver_arguments = apiserver_arguments
         self._services = ipaddress.ip_network(services)
         self.processes: dict[str, Process] = {}
         self._api: Api | None = None
@@ -86,7 +85,7 @@ class ControlPlane:
             kubelet_client=self.identity("admin"),
             service_account_key=self.service_account_key,
         )
-        apiserver += [f"--service-cluster-ip-range={self._services}", *self._extra["kube-apiserver"]]
+        apiserver += [f"--service-cluster-ip-range={self._services}", *self._apiserver_arguments]
         self.start_process("kube-apiserver", apiserver, ready=self.api.healthy)
         controller = commands.controller_manager(
             self.programs["kube-controller-manager"],
@@ -94,7 +93,7 @@ class ControlPlane:
             authority=self.ca,
             service_account_key=self.service_account_key,
         )
-        self.start_process("kube-controller-manager", [*controller, *self._extra["kube-controller-manager"]])
+        self.start_process("kube-controller-manager", controller)
         self.wait(lambda: bool(self.api.get("/api/v1/namespaces/default")), "the namespace default")
         self._create_service_account("default")
         self.nodes = SimulatedNodes(self.api)

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ WEIGHT = 200  # as in examples/extender/scheduler.yaml
 MANAGED: list[ManagedResource] = [{"name": name} for name in GPU_RESOURCES if name != LEGACY_GPU]
 NAMESPACE, ACCOUNT = "gputile", "gputile-agent"
 TOKEN_SECONDS = 7200
-Line = Callable[[Sequence[str]], Sequence[str]]
 
 
 def described_nodes(*files: Path) -> list[NodeSpec]:
@@ -64,7 +63,6 @@ def start_extender(
     *,
     unit: str = "1GiB",
     lease_seconds: int = 0,
-    arguments: tuple[str, ...] = (),
     settings: Mapping[str, object] | None = None,
 ) -> tuple[Process, str]:
     """Start an extender with exactly the rights that its example manifest grants; return it and its URL.
@@ -86,7 +84,6 @@ def start_extender(
         "--lease-namespace=gputile",
         f"--lease-seconds={lease_seconds}",
         f"--identity={name}",
-        *arguments,
     ]
     return plane.start_process(name, command, ready=lambda: is_ready(url)), url
 
@@ -138,7 +135,7 @@ class NodeAgent:
     """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
 
     ``configure`` changes what the agent follows. It finds programs in ``programs`` first. ``environment`` is added to
-    its own. ``line_of`` returns its command line as it is for another release.
+    its own.
     """
 
     def __init__(
@@ -148,7 +145,6 @@ class NodeAgent:
         settings: Mapping[str, object],
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        line_of: Line = list,
     ) -> None:
         self.node = node
         self.machine = machine
@@ -179,13 +175,12 @@ class NodeAgent:
         own = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
         self._environment = {**own, **(environment or {})}
         self._line = [str(part) for part in line]
-        self.process = Process("agent", line_of(self._line), node.directory / "agent.log", self._environment)
+        self.process = Process("agent", self._line, node.directory / "agent.log", self._environment)
 
-    def successor(self, line_of: Line = list) -> tuple[Process, str]:
+    def successor(self) -> tuple[Process, str]:
         """Return another agent of the node, which takes over once it is started, and its address."""
         (port,) = free_ports(1)
-        own = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self._line]
-        line = line_of(own)
+        line = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self._line]
         return Process(f"agent-{port}", line, self.process.log, self._environment), f"http://127.0.0.1:{port}"
 
     def configure(self, settings: Mapping[str, object]) -> None:

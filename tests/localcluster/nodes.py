@@ -32,7 +32,6 @@ class NodeSpec:
     capacity: Mapping[str, str] = field(default_factory=dict)
     address: str = "127.0.0.1"
     taints: Sequence[Mapping[str, str]] = ()
-    ready: bool = True
 
 
 class SimulatedNodes:
@@ -41,28 +40,9 @@ class SimulatedNodes:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    def create_node(
-        self,
-        name: str,
-        *,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-        capacity: Mapping[str, str] | None = None,
-        address: str = "127.0.0.1",
-        taints: Sequence[Mapping[str, str]] = (),
-        ready: bool = True,
-    ) -> dict[str, Any]:
-        """Create a node as a kubelet registers it, ready for pods unless ``ready`` is False; return it."""
-        spec = NodeSpec(
-            name=name,
-            labels=labels or {},
-            annotations=annotations or {},
-            capacity=capacity or {},
-            address=address,
-            taints=taints,
-            ready=ready,
-        )
-        return self._create(spec)
+    def create_node(self, name: str, **more: Any) -> dict[str, Any]:
+        """Create a node as a kubelet registers it, ready for pods; return it. ``more`` is what ``NodeSpec`` has."""
+        return self._create(NodeSpec(name=name, **more))
 
     def create_nodes(self, specs: Iterable[NodeSpec]) -> None:
         """Create many nodes, several at a time."""
@@ -71,9 +51,7 @@ class SimulatedNodes:
                 pass
 
     def _create(self, spec: NodeSpec) -> dict[str, Any]:
-        node: dict[str, Any] = self._api.post("/api/v1/nodes", node_object(spec))
-        if not spec.ready:
-            return node
+        self._api.post("/api/v1/nodes", node_object(spec))
         # The API server taints every new node; the controller-manager would remove the taint some time later.
         taints = {"spec": {"taints": list(spec.taints) or None}}
         changed: dict[str, Any] = self._api.patch(f"/api/v1/nodes/{spec.name}", taints)
@@ -122,7 +100,7 @@ def now() -> str:
 def node_object(spec: NodeSpec) -> dict[str, Any]:
     """Return the Node that the kubelet of such a node would register with."""
     resources = {**ORDINARY, **spec.capacity}
-    states = {**CONDITIONS, "Ready": ("True", "KubeletReady") if spec.ready else ("False", "KubeletNotReady")}
+    states = {**CONDITIONS, "Ready": ("True", "KubeletReady")}
     moment = now()
     times = {"lastHeartbeatTime": moment, "lastTransitionTime": moment}
     addresses = [{"type": "InternalIP", "address": spec.address}, {"type": "Hostname", "address": spec.name}]

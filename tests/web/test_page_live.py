@@ -151,25 +151,6 @@ async def test_a_way_that_carries_nothing_any_more_is_not_live(tab: Tab) -> None
         await way.cut()
 
 
-@pytest.mark.parametrize("as_event", [False, True])
-async def test_a_watch_that_expires_while_the_page_is_open_loses_nothing(tab: Tab, *, as_event: bool) -> None:
-    async with served(machine("a"), machine("b"), bound("p", "a")) as page:
-        page.cluster.gone_as_event = as_event
-        await look(tab, page)
-        await tab.until(LIVE)
-        page.cluster.delete(PODS, "p")
-        page.cluster.delete(NODES, "b")
-        put(page.cluster, bound("new", "a", 1, 2))
-        page.cluster.compact()  # the watches are to go on from what is forgotten
-        if not as_event:
-            page.cluster.break_connections()
-        await tab.until("document.querySelector('[data-pod=\"default/new\"]')")
-        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')")
-        await tab.until("!document.querySelector('[data-row=\"b\"]')")
-        await tab.until(f"{LIVE} && ({SAID}) === ''")
-        assert tab.errors == []
-
-
 def reserved(name: str, gpu: int, until_ns: int) -> Pod:
     """Return a pod of a gang for which a GPU of node a is kept until then."""
     place = Allocation((share(f"GPU-a-{gpu}", 6 * GIB),), {}, GIB, mode="cgpu")

@@ -34,6 +34,7 @@ MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
 CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to give its GPUs by claims, not by extended resources
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
+SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"  # gputile; node: how much of each GPU pods share, as 14848MiB
 TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: its policy, by name or ACK's number
 PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that asks the autoscaler for a node: "true"
 UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach GPUs: "allowed"

@@ -39,7 +39,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Scene, EventRecorder]]:
+async def recording() -> AsyncIterator[tuple[Scene, EventRecorder]]:
     server = FakeApiServer()
     async with (
         server.running(),
@@ -49,7 +49,6 @@ async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Scene, EventRec
         recorder = EventRecorder(
             connection,
             "gputile-0",
-            capacity=capacity,
             burst=5,
             backoff=QUICK,
             clock=Clock(lambda: START + timedelta(seconds=scene.time), lambda: scene.time, scene.sleep),
@@ -110,16 +109,6 @@ async def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
         recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: len(scene.events()) == 1)
         assert scene.events()[0]["count"] == 2
-
-
-@pytest.mark.anyio
-async def test_the_oldest_is_dropped_when_too_many_wait() -> None:
-    async with recording(capacity=4) as (scene, recorder):
-        for i in range(7):
-            recorder.record(POD, "Shared", f"on GPU {i}")
-        assert (len(recorder.buffer), recorder.buffer.dropped) == (4, 3)
-        await until(lambda: len(scene.events()) == 4)
-        assert [event["message"] for event in scene.events()] == [f"on GPU {i}" for i in (3, 4, 5, 6)]
 
 
 @pytest.mark.anyio

@@ -35,13 +35,15 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
-    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it. ``claims``: the node gives its
+    GPUs by ResourceClaims, and no extended resource.
     """
 
     mode: Mode
     unit_mib: int
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    shared_mib: int = 0
     claims: bool = False
 
 
@@ -120,8 +122,8 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
-        return offered.get(resource, 0) > 0
+        # In units of 1 MiB: where the unit in force is larger than all GPUs, pods of a smaller one keep their IDs.
+        return resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
         """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""

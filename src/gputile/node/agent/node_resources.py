@@ -17,7 +17,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
-from gputile.api.quantity import count_of, decimal
+from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     CLAIMS_LABEL,
@@ -25,6 +25,7 @@ from gputile.api.well_known import (
     MODE_LABEL,
     MODES,
     REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
     Mode,
@@ -131,7 +132,24 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
             f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
             "trust groups apart on a GPU"
         )
-    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true")
+    shared = shared_mib(labels) if Mode(mode).shared else 0
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, shared, claims=claims == "true")
+
+
+def shared_mib(labels: Mapping[str, str]) -> int:
+    """Return how many MiB of each GPU pods share by memory, 0 for all of them.
+
+    Raises:
+        LabelError: the label is not valid.
+    """
+    text = labels.get(SHARED_MEMORY_LABEL)
+    try:
+        mib = parse_mib(text) if text is not None else 0
+    except QuantityError as error:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
+    if text is not None and not mib:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size")
+    return mib
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
@@ -166,6 +184,8 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 def _name(effective_mode: EffectiveMode) -> str:
     by_claims = " by claims" if effective_mode.claims else ""
+    if effective_mode.shared_mib:
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
@@ -196,7 +216,8 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
-    inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
     inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None

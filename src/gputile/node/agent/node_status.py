@@ -39,6 +39,7 @@ from gputile.api.well_known import (
     NODE_GPU_MEMORY_LABEL,
     PLACEMENT_LABEL,
     PLACEMENTS,
+    SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     TIME_POLICY_LABEL,
     Mode,
@@ -55,7 +56,7 @@ from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.agent.node_resources import MachineSeen
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
-from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 
 _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
 
@@ -81,8 +82,8 @@ def driver_condition(machine: ProbedMachine) -> NodeCondition:
     return node_condition(ConditionType.DRIVER_PROBLEM, "False", ConditionReason.DRIVER_ANSWERS, text)
 
 
-def gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
-    """Return whether all GPUs and MIG instances are healthy and could be read."""
+def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: EffectiveMode) -> NodeCondition:
+    """Return whether all GPUs and MIG instances are healthy, could be read, and can be offered in the mode."""
     kind = ConditionType.CARD_PROBLEM
     unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
@@ -90,9 +91,21 @@ def gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
         for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
         if uuid in health.reasons
     ]
-    messages = unhealthy + [problem.message for problem in machine.problems]
+    problems = [
+        *machine.problems,
+        *(
+            Problem(
+                ConditionReason.CARD_WITHOUT_MEMORY,
+                f"GPU {gpu.index}: {gpu.model} has no memory of its own: say by the label {SHARED_MEMORY_LABEL} how "
+                "much of the machine's pods may share, or use mode default, with time-slicing for several pods",
+            )
+            for gpu in machine.gpus
+            if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
+        ),
+    ]
+    messages = unhealthy + [problem.message for problem in problems]
     if messages:
-        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else machine.problems[0].reason
+        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else problems[0].reason
         return node_condition(kind, "True", reason, "; ".join(messages))
     if machine.down is not None:
         return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
@@ -192,11 +205,11 @@ def wanted_status(
     """
     inventory, told = inventory_for_scheduler(state), state.advertised
     return Wanted(
-        labels=node_labels(state.node_config.inventory.gpus),
+        labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             driver_condition(seen.machine),
-            gpu_condition(seen.machine, seen.health),
+            gpu_condition(seen.machine, seen.health, state.node_config.effective_mode),
             *told.decided.conditions,
             other_plugin_condition(told.other_plugin),
             mig_condition(seen.machine, told.decided.effective_mode),

@@ -8,15 +8,15 @@ scaled by what lies between the two. The scale is an estimate that keeps the ord
 decides (T2).
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gputile.api.quantity import MIB
-from gputile.api.reasons import ConditionReason
 from gputile.node.nvml.binding import ABSENT, CallError, Handle, NvmlBinding, optional
-from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, Problem
+from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu
 
 # GB/s one way of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
 _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
@@ -96,29 +96,28 @@ _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
 _GIB: Final = 1 << 30
 
 
-def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu | Problem:
-    """Return the facts of the GPU, or why it cannot be shared.
+def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
+    """Return the facts of the GPU.
 
     Raises:
         CallError: a call that every GPU answers failed.
     """
-    model = nvml.nvmlDeviceGetName(handle)
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
-    if memory is None or memory.total < MIB:
-        text = f"{model} reports no memory of its own, and cannot be shared by memory"
-        return Problem(ConditionReason.CARD_WITHOUT_MEMORY, text)
+    own = memory.total if memory is not None else 0
+    total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
     mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
     return ProbedGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
-        model=model,
-        mib=memory.total // MIB,
+        model=nvml.nvmlDeviceGetName(handle),
+        mib=total // MIB,
         bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
         numa=_numa_node(nvml, handle),
         minor=optional(-1, nvml.nvmlDeviceGetMinorNumber, handle),
         mig=mig,
-        instances=tuple(_instances(nvml, handle, memory.total)) if mig is Mig.ON else (),
+        instances=tuple(_instances(nvml, handle, total)) if mig is Mig.ON else (),
+        unified=own < MIB,
     )
 
 
@@ -139,7 +138,7 @@ def trouble_of(nvml: NvmlBinding, handle: Handle) -> str | None:
     Raises:
         CallError: it does not answer.
     """
-    nvml.nvmlDeviceGetMemoryInfo(handle)
+    optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
     if failed:
         return "a broken memory row could not be remapped: replace the GPU"

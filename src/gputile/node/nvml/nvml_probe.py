@@ -71,14 +71,10 @@ class RealProbe:
         for index in range(_machine_wide(nvml.nvmlDeviceGetCount)):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                found = read_gpu(nvml, handle, index)
+                listed.append((handle, read_gpu(nvml, handle, index)))
             except CallError as error:
                 _raise_if_down(error)
-                found = error.problem
-            if isinstance(found, ProbedGpu):
-                listed.append((handle, found))
-            else:
-                problems.append(Problem(found.reason, f"GPU {index}: {found.message}"))
+                problems.append(Problem(error.problem.reason, f"GPU {index}: {error.problem.message}"))
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
             self._bandwidth = self._measure()

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gputile.api.reasons import ConditionReason
+from gputile.api.well_known import Mode
 from gputile.core.devices.gpu_health import Health, Sign
 from gputile.core.devices.inventory import Gpu, Inventory
 
@@ -52,7 +53,8 @@ class ProbedGpu:
     """One GPU as NVML tells it.
 
     ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
-    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``.
+    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``. A ``unified`` GPU, such
+    as GB10, has no memory of its own: ``mib`` is that of the machine.
     """
 
     index: int
@@ -64,6 +66,7 @@ class ProbedGpu:
     minor: int = -1
     mig: Mig = Mig.INCAPABLE
     instances: tuple[MigInstance, ...] = ()
+    unified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +145,33 @@ class Probe(Protocol):
 
 
 def inventory_of(
-    machine: ProbedMachine, health: Health, mode: str = "", unit_mib: int = 0, replicas: int = 0
+    machine: ProbedMachine,
+    health: Health,
+    mode: str = "",
+    unit_mib: int = 0,
+    replicas: int = 0,
+    shared_mib: int = 0,
 ) -> Inventory:
     """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
 
-    A GPU in MIG mode is left out: nothing can run on the whole of it.
+    ``shared_mib`` is the most that counts of each GPU in a mode that shares by memory, 0 for all of it.
+
+    A GPU in MIG mode is left out: nothing can run on the whole of it. So is a unified GPU in a mode that shares by
+    memory, unless it is said how much of the machine's memory is the GPU's to share.
     """
-    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON]
-    gpus = tuple(as_gpu(machine.gpus[i], healthy=health.healthy(machine.gpus[i].uuid)) for i in whole)
+    by_memory = bool(mode) and Mode(mode).shared
+    left_out = by_memory and not shared_mib
+    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON and not (gpu.unified and left_out)]
+    gpus = tuple(
+        Gpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            mib=min(gpu.mib, shared_mib) if by_memory and shared_mib else gpu.mib,
+            model=gpu.model,
+            numa=gpu.numa,
+            healthy=health.healthy(gpu.uuid),
+        )
+        for gpu in (machine.gpus[i] for i in whole)
+    )
     rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
     return Inventory(gpus=gpus, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)
-
-
-def as_gpu(gpu: ProbedGpu, *, healthy: bool = True) -> Gpu:
-    return Gpu(index=gpu.index, uuid=gpu.uuid, mib=gpu.mib, model=gpu.model, numa=gpu.numa, healthy=healthy)

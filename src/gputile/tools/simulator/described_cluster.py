@@ -21,6 +21,7 @@ from gputile.api.well_known import (
     MODES,
     PLACEMENT_LABEL,
     REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     SMALLEST_UNIT_MIB,
     WHOLE_GPU,
@@ -261,6 +262,8 @@ class _Describer:
             if not unhealthy <= set(range(group.count)):
                 raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
             mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
+            if mode.shared and (shared := described.labels.get(SHARED_MEMORY_LABEL)) is not None:
+                mib = min(mib, _mib(self._origin, f'{self._path}.labels["{SHARED_MEMORY_LABEL}"]', shared))
             for position in range(group.count):
                 number = len(gpus)
                 uuid = make_gpu_uuid(name, number)

@@ -5,7 +5,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
+from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARED_MEMORY_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.allocation_state import ModeDecision
 from gputile.node.agent.node_config import EffectiveMode, Sharing
@@ -74,6 +74,16 @@ def test_ways_of_sharing_whole_gpus() -> None:
     ):
         with pytest.raises(LabelError, match="the label "):
             asked_for(labels)
+
+
+def test_a_part_of_each_gpus_memory_is_kept_back_where_memory_is_shared() -> None:
+    """For the driver; or to say how much of the machine's memory is a GPU's that has none of its own."""
+    part = {SHARED_MEMORY_LABEL: "14GiB"}
+    assert asked_for({MODE_LABEL: "cgpu", **part}) == EffectiveMode(Mode.CGPU, 0, shared_mib=14336)
+    assert asked_for(part) == EffectiveMode(Mode.EXCLUSIVE, 0)
+    for text in ("14", "0MiB", "14GB"):
+        with pytest.raises(LabelError, match=SHARED_MEMORY_LABEL):
+            asked_for({MODE_LABEL: "cgpu", SHARED_MEMORY_LABEL: text})
 
 
 @pytest.mark.requirement("M13")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
 from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX
+from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, Mode
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
+from gputile.node.agent.node_config import EffectiveMode
 from gputile.node.agent.node_status import (
     Wanted,
     driver_condition,
@@ -165,8 +166,13 @@ def machine(**facts: Any) -> ProbedMachine:
     return ProbedMachine(**{"gpus": gpus, "driver": "570.1", "cuda": (12, 8), **facts})
 
 
-def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str, str, str]]:
-    conditions = driver_condition(machine), gpu_condition(machine, health or Health())
+def told(
+    machine: ProbedMachine, health: Health | None = None, mode: Mode = Mode.EXCLUSIVE, shared_mib: int = 0
+) -> list[tuple[str, str, str]]:
+    conditions = (
+        driver_condition(machine),
+        gpu_condition(machine, health or Health(), EffectiveMode(mode, 1024, shared_mib=shared_mib)),
+    )
     return [(c.status, c.reason, c.message) for c in conditions]
 
 
@@ -196,6 +202,15 @@ def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
 def test_a_gpu_that_cannot_be_read_is_named() -> None:
     unread = machine(problems=(Problem(ConditionReason.CARD_LOST, "GPU 2: gone"),))
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
+
+
+def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_memory() -> None:
+    spark = ProbedMachine((ProbedGpu(0, "GPU-a", "NVIDIA GB10", 122570, "0000000F:01:00.0", unified=True),))
+    assert told(spark)[1][:2] == ("False", "CardsHealthy")
+    status, reason, message = told(spark, mode=Mode.CGPU)[1]
+    assert (status, reason) == ("True", "CardWithoutMemory")
+    assert "NVIDIA GB10 has no memory of its own: say by the label gputile.io/shared-memory" in message
+    assert told(spark, mode=Mode.CGPU, shared_mib=65536)[1][0] == "False"
 
 
 @pytest.mark.requirement("U11")

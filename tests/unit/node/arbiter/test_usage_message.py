@@ -1,7 +1,5 @@
 """What the arbiter says of the time that was used adds up over arbiters, and what is no such line is refused."""
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +17,6 @@ def test_a_line_is_read_as_it_was_written(said: Used) -> None:
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert decode_usage(line) == said
-
-
-@given(st.binary(max_size=100))
-def test_anything_else_is_refused_or_read(junk: bytes) -> None:
-    with contextlib.suppress(UsageError):
-        assert isinstance(decode_usage(junk), dict)
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b'{"a": 1}', b'{"a": {"b": [-1, 0]}}', b'{"a": {"b": 1}}', b"[" * 5000])

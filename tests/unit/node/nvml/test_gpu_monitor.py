@@ -235,21 +235,6 @@ def elsewhere() -> Elsewhere:
     return run
 
 
-LOOK = """
-from gputile.node.nvml.gpu_monitor import Monitor
-from gputile.node.nvml.nvml_probe import open_real
-monitor = Monitor(open_real)
-monitor.step(0.01)
-machine = monitor.seen.machine
-print(len(machine.gpus), machine.down and machine.down.message)
-"""
-
-
-def test_a_machine_without_the_library_says_what_to_install(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    out = elsewhere(LOOK, fake.without_library(tmp_path))
-    assert out.startswith("0 libnvidia-ml.so.1 is not found: install the NVIDIA driver")
-
-
 def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_path: Path) -> None:
     machine = fake.t4_pcie(tmp_path / "machine")
     environment = {**fake.without_library(tmp_path), fake.STATE_VARIABLE: str(machine.path)}

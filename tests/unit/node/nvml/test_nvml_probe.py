@@ -175,13 +175,19 @@ def test_connections_that_cannot_be_read_cost_no_gpu(probe_of: ProbeOf) -> None:
     assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
 
 
-def test_a_gpu_without_memory_of_its_own_is_not_shared(probe_of: ProbeOf) -> None:
+def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.gpus[0].mib = 0
     machine.write()
     seen = probe.inventory()
-    assert len(seen.gpus) == 3
-    assert seen.problems[0].reason == "CardWithoutMemory"
+    assert [gpu.unified for gpu in seen.gpus] == [True, False, False, False]
+    assert seen.problems == ()
+    assert [sign.trouble for sign in probe.examine()] == [None] * 4
+    assert seen.gpus[0].mib > 0, "the machine's"
+    assert len(inventory_of(seen, Health(), mode="default").gpus) == 4
+    assert len(inventory_of(seen, Health(), mode="cgpu").gpus) == 3
+    assert [gpu.mib for gpu in inventory_of(seen, Health(), mode="cgpu", shared_mib=512).gpus] == [512] * 4
+    assert inventory_of(seen, Health(), mode="default", shared_mib=512).gpus[3].mib == machine.gpus[3].mib
 
 
 @pytest.mark.parametrize(

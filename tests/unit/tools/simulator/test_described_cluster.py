@@ -95,6 +95,13 @@ def test_a_time_sliced_node_offers_each_gpu_several_times(tmp_path: Path) -> Non
     assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).replicas == 4
 
 
+@pytest.mark.parametrize(("mode", "units"), [("share", "14"), ("default", "0")])
+def test_a_part_of_a_gpus_memory_is_kept_back_where_memory_is_shared(tmp_path: Path, mode: str, units: str) -> None:
+    described = "gpus: {memory: 15GiB}, labels: {gputile.io/shared-memory: 14848MiB}"
+    (node,) = load(tmp_path, f"- {{name: a, mode: {mode}, {described}}}").nodes
+    assert node.status.allocatable["aliyun.com/gpu-mem"] == units
+
+
 def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
     first, second = (load(tmp_path, f"- {{name: 'n', count: 3, gpus: {T4}}}").nodes for _ in range(2))
     assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
