@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from benchmarks import (
     admission,
+    agent,
     core,
     growth,
     http,
@@ -25,6 +26,7 @@ from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     admission.NAME: admission.run,
+    agent.NAME: agent.run,
     core.NAME: core.run,
     growth.NAME: growth.run,
     http.NAME: http.run,

@@ -4,24 +4,16 @@ Kubelet, containerd, runc and the control plane share the machine's cores with i
 that is busy starting containers. Needs root.
 """
 
-import asyncio
 import re
-import statistics
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
-from tests.fakes.agentcluster import simple_pod
-from tests.fakes.corebuilders import container
-from tests.integration.agent.process import process_scene
 from tests.localcluster import binaries
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processes import cpu_seconds, resident_mib
 
 from benchmarks.report import Result
-from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 
 NAME = "node"
@@ -33,7 +25,6 @@ _BUCKET = re.compile(r'gputile_agent_call_seconds_bucket\{call="(\w+)",le="([^"]
 
 def run() -> Iterator[Result]:
     """Measure seconds, MiB and percent of a core."""
-    yield from _admissions()
     with (
         ControlPlane() as plane,
         gpu_node(plane, binaries.find(binaries.NODE), "bench", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
@@ -56,27 +47,6 @@ def run() -> Iterator[Result]:
         yield Result(
             NAME, "idle CPU", 100 * (cpu_seconds(here.agent.pids()) - used) / (time.perf_counter() - since), "%", 0.5
         )
-
-
-def _admissions() -> Iterator[Result]:
-    """Measure the answers that a kubelet gets which admits 200 pods as fast as it can, and starts no containers."""
-
-    async def admit(directory: Path) -> dict[str, list[float]]:
-        configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
-        async with process_scene(directory, {MODE_LABEL: "share"}, [81920] * 8, configuration) as here:
-            await here.until_offered(GPU_MEMORY, 8 * 640)
-            for i in range(PODS):
-                here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-            await here.until_running(PODS)
-            return here.kubelet.manager.seconds
-
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        seconds = asyncio.run(admit(Path(directory)))
-    for call, found in sorted(seconds.items()):
-        target = 50.0 if call == "Allocate" else None
-        yield Result(NAME, f"{call}, no containers started, median", statistics.median(found) * 1000, "ms")
-        p99 = statistics.quantiles(found, n=100)[98] * 1000
-        yield Result(NAME, f"{call}, no containers started, p99", p99, "ms", target)
 
 
 def _restart(here: GpuNode) -> float:

@@ -152,11 +152,12 @@ def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
     resources = [dict(resource) for resource in chosen["managed_resources"]]
     asked = {"filter": True, "prioritize": True, "bind": chosen["bind"], "preempt": chosen["preempt"]}
     verbs = {f"{verb}Verb": verb for verb, wanted in asked.items() if wanted}
+    others = {**common, "prioritizeVerb": "prioritize-without-gpus"}
     extenders = [{**common, **verbs, "managedResources": resources}]
     if chosen["pods_without_gpus"]:
-        extenders.append({**common, "prioritizeVerb": "prioritize-without-gpus"})
+        extenders.append(others)
     if chosen["claims"]:
-        asks = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims", "ignorable": True}
+        verbs = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims"}
         managed = [{"name": CLAIMS_RESOURCE, "ignoredByScheduler": True}]
-        extenders.append({**common, **asks, "managedResources": managed})
+        extenders.append({**common, **verbs, "ignorable": True, "managedResources": managed})
     return extenders

@@ -8,7 +8,8 @@ import argparse
 import sys
 from typing import Protocol
 
-from tests.soak import fuzz, native, stateful, system
+from tests.soak import stateful, system
+from tests.soak.parsers import NativeParsers, PythonParsers
 
 
 class Part(Protocol):
@@ -19,7 +20,12 @@ class Part(Protocol):
     def run(self, minutes: float, given: argparse.Namespace) -> int: ...
 
 
-PARTS: dict[str, Part] = {"stateful": stateful, "native": native, "system": system, "fuzz": fuzz}
+PARTS: dict[str, Part] = {
+    "stateful": stateful,
+    "native": NativeParsers(),
+    "system": system,
+    "fuzz": PythonParsers(),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,7 +39,7 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
+from gputile.node.agent.advertise import Advertiser, Surroundings
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -459,16 +459,18 @@ class ModelAgent:
         self.cluster, self.monitor = cluster, FixedMonitor(seen)
         configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
-        self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins)
+        self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.surroundings.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
-        advertiser = Advertiser(self.state, self.kubelet, mps, self.records, arbiter, None)
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.mode = ModeChange(self.state, self.surroundings, advertiser, cluster, self.wakeups, CLOSED_FOR_S)
+        self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        self.advertiser.closed_for = CLOSED_FOR_S
         writer = CorrectionWriter(cluster, self.metrics, self.state)
-        self.handler = AllocationHandler(self.state, self.lookup, files, advertiser, self.wakeups.compare, self.metrics)
-        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.mode, advertiser)
+        self.handler = AllocationHandler(
+            self.state, self.lookup, files, self.advertiser, self.wakeups.compare, self.metrics
+        )
+        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.advertiser, arbiter)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
 
@@ -479,7 +481,7 @@ class ModelAgent:
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
         self.records.read(self.state, time.time_ns())
-        await self.mode.renew()
+        await self.advertiser.renew()
         await self.tell()
 
     async def tell(self) -> None:

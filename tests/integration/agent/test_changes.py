@@ -64,7 +64,7 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
 async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withdrawn(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        here.agent.mode.closed_for = 3600.0
+        here.agent.advertiser.closed_for = 3600.0
         here.cluster.relabel({MODE_LABEL: "topology"})
         await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "Closing")
         here.cluster.create(simple_pod("a", container(mem=4)))

@@ -5,8 +5,6 @@ import fcntl
 import os
 import random
 import signal
-import statistics
-import time
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, shared
-from tests.localcluster.processes import children, command, cpu_seconds, resident_mib
+from tests.localcluster.processes import children, command
 
 GPUS = [81920] * 8
 
@@ -59,35 +57,6 @@ async def test_no_pod_fails_while_agents_die(short: Path) -> None:
         assert len(killed) == 8
         assert here.process is not None
         assert here.process.returncode is None
-
-
-@pytest.mark.anyio
-async def test_small_and_quick(short: Path) -> None:
-    """The bound tells a regression; what is printed is what counts."""
-    configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
-    begin = time.monotonic()
-    async with process_scene(short, {MODE_LABEL: "share"}, GPUS, configuration) as here:
-        await here.until_offered(GPU_MEMORY, 8 * 640)
-        started = time.monotonic() - begin
-        for i in range(200):
-            here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-        await here.until_running(200)
-        await here.until(lambda: here.disagreements() == [])
-        assert here.failed == {}
-        resident = resident_mib(here.pids())
-        for _ in range(6):  # what the burst has left to do passes, and the round when the kubelet counts as settled
-            idle, since = cpu_seconds(here.pids()), time.monotonic()
-            await asyncio.sleep(3.0)
-            cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
-            if cpu < 0.05:
-                break
-        calls = {
-            name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
-            for name, s in here.kubelet.manager.seconds.items()
-        }
-        print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
-        assert resident < 95
-        assert cpu < 0.05
 
 
 GPU_MIB = 15360

@@ -64,20 +64,3 @@ async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[i
         await here.until(lambda: len(rounds) > at_rest)
         here.cluster.delete("default/a")
         await here.until(lambda: len(here.agent.allocation_state.device_table) == 1)
-
-
-@pytest.mark.anyio
-async def test_a_pod_gets_the_booked_gpu(short: Path) -> None:
-    async with scene(short) as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        here.cluster.create(simple_pod("a", container(mem=10)))
-        here.cluster.create(simple_pod("b", container(mem=10)))
-        await here.until_running(2)
-        assert here.gpus("default/a") == ("GPU-0",)
-        assert here.gpus("default/b") == ("GPU-1",)
-        environment = here.environment("default/a")
-        assert environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
-        assert environment["ALIYUN_COM_GPU_MEM_POD"] == "10"
-        assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "15"
-        assert environment["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-        await here.until(lambda: here.disagreements() == [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
@@ -55,23 +55,6 @@ async def test_sockets_that_are_deleted_are_made_again(short: Path) -> None:
         await here.until_offered(GPU_MEMORY, 60)
         here.cluster.create(simple_pod("p", container(mem=4)))
         await here.until_running(1)
-
-
-@pytest.mark.anyio
-async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None:
-    async with scene(short, "cgpu") as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        here.cluster.create(simple_pod("a", container(mem=4)))
-        await here.until_running(1)
-        here.cluster.relabel({MODE_LABEL: "topology"})
-        await asyncio.sleep(0.2)
-        await here.stop_agent()
-        (here.host_paths.state / "checkpoint.json").unlink()
-        await here.start_agent()
-        await here.until(here.agent.kubelet.registered.is_set)
-        await here.until_offered(GPU_MEMORY, 60)
-        await asyncio.sleep(0.5)
-        assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
 
 
 @pytest.mark.anyio

@@ -13,10 +13,9 @@ from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory, ModeDecision
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.answers import GpuUuids
 from gputile.node.agent.api_server import NodeApi, Wakeups
-from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_lists import devices, expected_memory
@@ -41,62 +40,118 @@ from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 log = logging.getLogger(__name__)
 
+CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 
-def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
-    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known."""
-    told = state.advertised
-    if state.node is None and told.effective_mode is not None:
-        return
-    told.decided = _decided(state, seen)
-    if state.node is not None:
-        told.effective_mode = told.decided.effective_mode
+
+class Surroundings:
+    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets.
+
+    Without ``cdi`` the container runtime is not told of the GPUs.
+    """
+
+    def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None) -> None:
+        self.mps, self.cdi = mps, cdi
+        self._monitor = monitor
+        self._device_plugins = device_plugins
+
+    def machine(self) -> MachineSeen:
+        """Return what was last seen of the GPUs.
+
+        A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
+        """
+        seen = self._monitor.seen
+        idle = {
+            uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
+            for uuid, why in self.mps.without_daemon.items()
+            if seen.health.healthy(uuid)
+        }
+        health = Health({**seen.health.conditions, **idle}) if idle else seen.health
+        return MachineSeen(seen.machine, health)
+
+    def other_plugins(self) -> list[str]:
+        """Return the names of the sockets at which other device plugins answer."""
+        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        return [path.name for path in found if answers(path)]
+
+    def mps_problem(self, mode: Mode) -> str | None:
+        return self.mps.problem if mode is Mode.MPS else None
 
 
 class Advertiser:
-    """Keeps those informed who have to know what the node advertises. Without ``cdi`` the container runtime is not."""
+    """Keeps those informed who have to know what the node advertises.
+
+    A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then the mode changes.
+    """
 
     def __init__(
         self,
         state: AllocationState,
+        surroundings: Surroundings,
         kubelet: KubeletLink,
-        mps: MpsDaemons,
         records: Records,
-        arbiter: ArbiterProcess,
-        cdi: CdiFiles | None,
+        cluster: NodeApi,
+        wakeups: Wakeups,
     ) -> None:
+        self.closed_for = CLOSED_FOR_S
         self._state = state
+        self._surroundings = surroundings
         self._kubelet = kubelet
-        self._mps = mps
         self._records = records
-        self._arbiter = arbiter
-        self._cdi = cdi
+        self._cluster = cluster
+        self._wakeups = wakeups
 
-    def renew(self, seen: MachineSeen, sockets: Iterable[str] = (), mps_problem: str | None = None) -> None:
-        """Work out anew what the node advertises with what is in force.
+    async def renew(self, listing: Listing | None = None) -> None:
+        """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
 
-        ``sockets`` are those of other device plugins that answer, by their names. ``mps_problem`` says why mode ``mps``
-        cannot be served; None where it can, or another mode is in force.
+        The mode is not changed where ``listing``, what the kubelet has just listed, is None, or shows devices of pods
+        that nobody knows, such as a static pod without a mirror. A larger unit comes into force when the API server has
+        said which pods are bound here: their device IDs stay listed.
 
-        Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them
+        Raises:
+            KubeError: the API server does not say which pods are bound here.
+        """
+        keep_unit = False
+        if self._state.configuration.unit_mib > self._state.advertised.decided.effective_mode.unit_mib:
+            try:
+                await self._hear_of_bound_pods()
+            except KubeError as error:
+                log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
+                keep_unit = True
+        self.renew_now(keep_unit=keep_unit)
+        if await self._emptied(listing):
+            self.renew_now(free=True)
+        self._wakeups.publish.wish()
+
+    def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
+        """Settle what is in force, see ``put_in_force``, and work out anew what the node advertises with that.
+
+        MPS daemons come first, and the container runtime knows devices before the kubelet does, which may give them
         away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
         """
+        around, seen = self._surroundings, self._surroundings.machine()
+        put_in_force(self._state, seen, free=free, keep_unit=keep_unit)
         state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
-        told.other_plugin = _find_other_plugin(state, sockets, seen.machine)
-        config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
-        self._mps.want(_daemons(state, config))
+        told.other_plugin = _find_other_plugin(state, around.other_plugins(), seen.machine)
+        mode = told.decided.effective_mode
+        problem = around.mps_problem(mode.mode)
+        config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
+        around.mps.want(_daemons(state, config))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if self._cdi is not None:
-                self._cdi.refresh(seen.machine)
+            if around.cdi is not None:
+                around.cdi.refresh(seen.machine)
             told.unsaved = True
         if changed or resources != told.resources or _expected(state) != told.expected:
             told.resources = resources
             self.advertise()
         if told.unsaved:
-            self.save()
+            try:
+                self._records.save(state)
+            except OSError as error:
+                log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
         """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
@@ -115,21 +170,28 @@ class Advertiser:
             }
         )
 
-    def share_time(self) -> None:
-        """Tell the arbiter, and the files of the allocations, what each container gets of its GPUs' time."""
-        self._arbiter.refresh()
+    async def _emptied(self, listing: Listing | None) -> bool:
+        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
+        loop = asyncio.get_running_loop()
+        left = empty_in(self._state, loop.time(), self.closed_for)
+        if left is None:
+            return False
+        if left > 0:
+            loop.call_later(left, self._wakeups.compare.wish)
+            return False
+        if listing is None:
+            return False
+        await self._hear_of_bound_pods()
+        return not has_unknown_holders(self._state, listing)
 
-    def save(self) -> None:
-        """Write down who has what and what is in force; what fails is tried again at the next renewal."""
-        try:
-            self._records.save(self._state)
-        except OSError as error:
-            self._state.advertised.unsaved = True
-            log.error("the checkpoint cannot be written, and is tried again: %s", error)
+    async def _hear_of_bound_pods(self) -> None:
+        """Take in what was bound so far: the watch may lag behind.
 
-
-def enlarges(state: AllocationState) -> bool:
-    return state.configuration.unit_mib > state.advertised.decided.effective_mode.unit_mib
+        Raises:
+            KubeError: the API server does not say it.
+        """
+        for pod in await self._cluster.bound_pods():
+            answered_pod(self._state.pods, pod, self._state.configuration)
 
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
@@ -164,18 +226,28 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
 
-def _decided(state: AllocationState, seen: MachineSeen) -> ModeDecision:
+def put_in_force(state: AllocationState, seen: MachineSeen, *, free: bool = False, keep_unit: bool = False) -> None:
+    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known.
+
+    ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
+    another memory unit.
+    """
+    told = state.advertised
+    if state.node is None and told.effective_mode is not None:
+        return
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
     gpus = inventory_of(seen.machine, seen.health).gpus
     labels = state.node.metadata.labels if state.node is not None else {}
-    before, configuration = state.advertised.effective_mode, state.configuration
+    before, configuration = told.effective_mode, state.configuration
     if before is not None and before.claims:  # once they run, all their claims are prepared
         known = (each.pod for each in state.pods.values())
         gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
-    if seen.keep_unit and before is not None:
+    if keep_unit and before is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
-    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)
+    told.decided = decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
+    if state.node is not None:
+        told.effective_mode = told.decided.effective_mode
 
 
 def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
@@ -208,104 +280,3 @@ def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: 
     uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
     rivals = resources_of_others(state.of_other_plugins, uuids, node)
     return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)
-
-
-class Surroundings:
-    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets."""
-
-    def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path) -> None:
-        self._monitor = monitor
-        self._mps = mps
-        self._device_plugins = device_plugins
-
-    def machine(self, *, free: bool = False, keep_unit: bool = False) -> MachineSeen:
-        """Return what was last seen of the GPUs, and what is to be done with them by then; see ``MachineSeen``.
-
-        A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
-        """
-        seen = self._monitor.seen
-        idle = {
-            uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
-            for uuid, why in self._mps.without_daemon.items()
-            if seen.health.healthy(uuid)
-        }
-        health = Health({**seen.health.conditions, **idle}) if idle else seen.health
-        return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
-
-    def other_plugins(self) -> list[str]:
-        """Return the names of the sockets at which other device plugins answer."""
-        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return [path.name for path in found if answers(path)]
-
-    def mps_problem(self, mode: Mode) -> str | None:
-        return self._mps.problem if mode is Mode.MPS else None
-
-
-class ModeChange:
-    """The steps of a change of mode: closed to new pods for ``closed_for`` seconds, then changed."""
-
-    def __init__(
-        self,
-        state: AllocationState,
-        surroundings: Surroundings,
-        advertiser: Advertiser,
-        cluster: NodeApi,
-        wakeups: Wakeups,
-        closed_for: float,
-    ) -> None:
-        self.closed_for = closed_for
-        self._state = state
-        self._surroundings = surroundings
-        self._advertiser = advertiser
-        self._cluster = cluster
-        self._wakeups = wakeups
-
-    async def renew(self, listing: Listing | None = None) -> None:
-        """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
-
-        The mode is not changed where ``listing``, what the kubelet has just listed, is None, or shows devices of pods
-        that nobody knows, such as a static pod without a mirror. A larger unit comes into force when the API server has
-        said which pods are bound here: their device IDs stay listed.
-
-        Raises:
-            KubeError: the API server does not say which pods are bound here.
-        """
-        keep_unit = False
-        if enlarges(self._state):
-            try:
-                await self._hear_of_bound_pods()
-            except KubeError as error:
-                log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
-                keep_unit = True
-        self._renew(self._surroundings.machine(keep_unit=keep_unit))
-        if await self._emptied(listing):
-            self._renew(self._surroundings.machine(free=True))
-        self._wakeups.publish.wish()
-
-    def _renew(self, seen: MachineSeen) -> None:
-        put_in_force(self._state, seen)
-        problem = self._surroundings.mps_problem(self._state.advertised.decided.effective_mode.mode)
-        self._advertiser.renew(seen, self._surroundings.other_plugins(), problem)
-
-    async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
-        loop = asyncio.get_running_loop()
-        left = empty_in(self._state, loop.time(), self.closed_for)
-        if left is None:
-            return False
-        if left > 0:
-            loop.call_later(left, self._wakeups.compare.wish)
-            return False
-        if listing is None:
-            return False
-        await self._hear_of_bound_pods()
-        return not has_unknown_holders(self._state, listing)
-
-    async def _hear_of_bound_pods(self) -> None:
-        """Take in what was bound so far: the watch may lag behind.
-
-        Raises:
-            KubeError: the API server does not say it.
-        """
-        for pod in await self._cluster.bound_pods():
-            answered_pod(self._state.pods, pod, self._state.configuration)

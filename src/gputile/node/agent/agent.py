@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import Advertiser, ModeChange, Surroundings
+from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -44,7 +44,6 @@ from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
-CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
@@ -87,12 +86,12 @@ class Agent:
         self.kubelet = KubeletLink(gateway)
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
-        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins)
-        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
+        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins, cdi)
+        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
         self.arbiter = _arbiter(store, state, self.metrics)
-        advertiser = Advertiser(state, self.kubelet, mps, self.records, self.arbiter, cdi)
-        self.mode = ModeChange(state, self.surroundings, advertiser, cluster, self.wakeups, closed_for)
+        advertiser = Advertiser(state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        advertiser.closed_for, self.advertiser = closed_for, advertiser
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
@@ -101,7 +100,7 @@ class Agent:
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
-        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, advertiser)
+        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, advertiser, self.arbiter)
         self.snapshots = Snapshots(state)
         self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
         use = ContainerUse(store.usage)
@@ -166,7 +165,7 @@ class Agent:
         self.records.take_over(self.allocation_state)
         lost = self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
-        await self.mode.renew()
+        await self.advertiser.renew()
         await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
@@ -186,7 +185,7 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self.mode.renew()
+            await self.advertiser.renew()
         take = functools.partial(self.usage_hour.take_if_due, int(time.time()), time.monotonic())
         await asyncio.get_running_loop().run_in_executor(self._worker, take)
 

@@ -12,7 +12,7 @@ import time
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, preferred, told_to_mount
+from gputile.node.agent.allocation import allocate, told_to_mount
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.callers import callers, unclear
@@ -22,6 +22,7 @@ from gputile.node.agent.files.records import Records, mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused

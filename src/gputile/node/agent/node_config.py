@@ -35,16 +35,16 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
-    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it. ``claims``: the node gives its
-    GPUs by ResourceClaims, and no extended resource.
+    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
     """
 
     mode: Mode
     unit_mib: int
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
-    shared_mib: int = 0
     claims: bool = False
+    shared_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
             "trust groups apart on a GPU"
         )
     shared = shared_mib(labels) if Mode(mode).shared else 0
-    return EffectiveMode(Mode(mode), 0, sharing, replicas, shared, claims=claims == "true")
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
 
 
 def shared_mib(labels: Mapping[str, str]) -> int:
@@ -195,16 +195,10 @@ def _name(effective_mode: EffectiveMode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MachineSeen:
-    """The machine's GPUs are as ``machine`` and ``health`` say.
-
-    ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough. ``keep_unit``
-    puts off another memory unit.
-    """
+    """The machine's GPUs are as ``machine`` and ``health`` say."""
 
     machine: ProbedMachine
     health: Health
-    free: bool = False
-    keep_unit: bool = False
 
 
 def node_config_of(

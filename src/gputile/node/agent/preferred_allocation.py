@@ -14,8 +14,8 @@ publishes.
 A booked pod needs no choice. The code that chooses needs numpy, 10 MiB on every node, so it is imported when needed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,14 +24,14 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MIG_PREFIX, MODE_LABEL, TOPOLOGY_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
-from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.devices.request import Phase, RequestKind, Shape
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.device_ids import in_order
-from gputile.node.agent.device_table import DeviceTable, PodDevices
+from gputile.node.agent.device_ids import by_gpu, in_order
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.rules import SHARED_RESOURCES, rules_of
+from gputile.node.agent.rules import SHARED_RESOURCES, AllocationConflict, rules_of
 
 if TYPE_CHECKING:
     from gputile.core.ledger.snapshot import GpuState
@@ -115,13 +115,8 @@ class FreeCapacity:
         if taken is None:
             return
         self._groups.setdefault(trust_group, len(self._groups) + 1)
-        self._taken[gpu] = replace(
-            taken,
-            mib=taken.mib + mib,
-            percent=taken.percent + percent,
-            pods=taken.pods + 1,
-            groups=taken.groups | {trust_group},
-        )
+        taken.mib, taken.percent, taken.pods = taken.mib + mib, taken.percent + percent, taken.pods + 1
+        taken.groups |= {trust_group}
 
 
 IdsByGpu = Mapping[str, frozenset[str]]
@@ -175,60 +170,113 @@ def booked_gpus(node_config: NodeConfig, uuids: Iterable[str]) -> tuple[str, ...
     return wanted if healthy.issuperset(wanted) else ()
 
 
-Servable = Callable[[tuple[str, ...]], bool]
+def preferred(
+    state: AllocationState,
+    caller: Caller | None,
+    resource: str,
+    available: Iterable[str],
+    must: Iterable[str],
+    size: int,
+) -> tuple[str, ...]:
+    """Return ``size`` IDs of ``available`` that the kubelet should take, with all of ``must``."""
+    kept = frozenset(must)
+    free = tuple(device_id for device_id in available if device_id not in kept)
+    held = _row_of(state, caller)
+    in_use = _in_use(state, free, resource, held.uid, caller)
+    offered = by_gpu((*kept, *(device_id for device_id in free if device_id not in in_use)))
+    return _Choice(state, caller, resource, size, held, offered, by_gpu(kept)).choose()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceQuestion:
-    """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
+def _row_of(state: AllocationState, caller: Caller | None) -> PodDevices:
+    """Return what the caller's pod holds so far."""
+    config, pod = state.node_config, caller.pod if caller is not None else None
+    if pod is not None and (held := state.device_table.get(pod.uid)) is not None:
+        return held
+    key = caller.key if caller is not None else ""
+    namespace, _, name = key.partition("/")
+    unit = pod.request.unit_mib if pod is not None and pod.request is not None else 0
+    group = pod.trust_group if pod is not None else state.trust_group(namespace)
+    return PodDevices(
+        pod.uid if pod is not None else "",
+        namespace,
+        name,
+        unit or config.effective_mode.unit_mib,
+        config.mode.value,
+        group,
+        0,
+        identified=bool(key),
+        known=pod is not None,
+    )
 
-    ``pod_devices`` is what the pod has so far; ``caller`` is the container that asks, None where nobody knows. It
-    goes ``near`` the GPUs of the last answer then, which may have been its own for another resource.
+
+def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None) -> set[str]:
+    """Return IDs that this container may not use, even if the kubelet calls them free.
+
+    An init container may use IDs of its pod's other containers: they take them over, or it does not run again.
+    """
+    own = caller.container if caller is not None else ""
+    init = caller is not None and caller.request is not None and caller.request.phase is Phase.INIT
+    table = state.device_table
+    return {
+        device_id
+        for held in table.holders(resource, ids)
+        for each in held.devices
+        if each.resource == resource
+        and (
+            held.uid != uid
+            or (not init and each.container != own and each.phase is not Phase.INIT and each.directory in table.started)
+        )
+        for device_id in each.ids
+    }
+
+
+@dataclass
+class _Choice:
+    """One choice of device IDs, on the state of the node at this moment.
+
+    ``held`` is what the pod has so far; ``caller`` is the container that asks, None where nobody knows.
     """
 
-    pod_devices: PodDevices
+    state: AllocationState
     caller: Caller | None
     resource: str
+    size: int
+    held: PodDevices
     available: IdsByGpu
     must: IdsByGpu
-    size: int
-    near: tuple[str, ...] = ()
 
-    @property
-    def pod(self) -> KnownPod | None:
-        return self.caller.pod if self.caller else None
-
-    @property
-    def booked(self) -> tuple[str, ...]:
+    def __post_init__(self) -> None:
+        self.usable = [gpu.uuid for gpu in self.state.node_config.inventory.gpus if gpu.healthy]
+        self.pod = self.caller.pod if self.caller else None
         shares = self.pod.booked(self.caller.container) if self.pod and self.caller else ()
-        return tuple(share.uuid for share in shares)
+        self.booked = booked_gpus(self.state.node_config, (share.uuid for share in shares))
 
+    def choose(self) -> tuple[str, ...]:
+        """Return the IDs for the container that asks: the first set that can be served.
 
-class PreferredAllocation:
-    """One choice of device IDs, on the state of the node at this moment."""
-
-    def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
-        self._state = state
-        self._asked = asked
-        self._usable = [gpu.uuid for gpu in state.node_config.inventory.gpus if gpu.healthy]
-
-    def choose(self, servable: Servable) -> tuple[str, ...]:
-        """Return the IDs for the container that asks.
-
-        The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few GPUs as possible, and
-        the check at ``Allocate`` says what is wrong with them.
+        Where none can, the answer is IDs of as few GPUs as possible, and the check at ``Allocate`` says what is wrong
+        with them.
         """
-        asked = self._asked
-        if asked.resource.startswith(MIG_PREFIX):
-            return on_some_gpu(asked.size, asked.available, asked.must)
-        if self._state.node_config.replicated:
-            return self._replicas(servable)
-        for gpus in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
-            ids = spread_evenly(asked.size, gpus, asked.available, asked.must)
-            if ids is not None and servable(ids):
+        if self.resource.startswith(MIG_PREFIX):
+            return on_some_gpu(self.size, self.available, self.must)
+        if self.state.node_config.replicated:
+            return self._replicas()
+        for gpus in self._shared_options() if self.resource in SHARED_RESOURCES else self._whole_options():
+            ids = spread_evenly(self.size, gpus, self.available, self.must)
+            if ids is not None and self._can_be_served(ids):
                 return ids
-        usable = {gpu: asked.available[gpu] for gpu in self._usable if gpu in asked.available}
-        return on_some_gpu(asked.size, usable, asked.must)
+        usable = {gpu: self.available[gpu] for gpu in self.usable if gpu in self.available}
+        return on_some_gpu(self.size, usable, self.must)
+
+    def _can_be_served(self, ids: tuple[str, ...]) -> bool:
+        container, asked = (self.caller.container, self.caller.request) if self.caller else ("", None)
+        devices = ContainerDevices(container, asked.phase if asked else Phase.APP, self.resource, ids)
+        gpus = self.pod.request.shape.gpus if self.pod and self.pod.request else 1
+        try:
+            rules_of(self.state).check(self.held.replaced(devices), devices, gpus)
+        except AllocationConflict:
+            return False
+        return True
 
     def _ids_of_the_pod(self) -> int:
         """Return how many IDs of a GPU the whole pod needs, where this is the first of its containers; else 0.
@@ -236,36 +284,32 @@ class PreferredAllocation:
         The kubelet gives the IDs of an init container to the containers after it, and fills up what they lack. So a
         GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
         """
-        asked, pod = self._asked, self._asked.pod
-        if asked.pod_devices.gpus or pod is None or pod.request is None:
+        pod = self.pod
+        if self.held.gpus or pod is None or pod.request is None:
             return 0
-        shape, unit = pod.request.shape, asked.pod_devices.unit_mib
-        if asked.resource == GPU_MEMORY:
+        shape, unit = pod.request.shape, self.held.unit_mib
+        if self.resource == GPU_MEMORY:
             return -(-shape.mib // unit) if unit else 0
         return shape.percent
 
-    def _replicas(self, servable: Servable) -> tuple[str, ...]:
-        asked, node_config, rules = self._asked, self._state.node_config, rules_of(self._state)
-        friendly = [gpu for gpu in self._usable if rules.stranger_on(asked.pod_devices, gpu) is None]
-        booked = booked_gpus(node_config, asked.booked)
-        if set(booked) <= set(friendly):
-            ids = spread_evenly(asked.size, booked, asked.available, asked.must)
-            if ids is not None and servable(ids):
+    def _replicas(self) -> tuple[str, ...]:
+        rules = rules_of(self.state)
+        friendly = [gpu for gpu in self.usable if rules.stranger_on(self.held, gpu) is None]
+        if set(self.booked) <= set(friendly):
+            ids = spread_evenly(self.size, self.booked, self.available, self.must)
+            if ids is not None and self._can_be_served(ids):
                 return ids
-        return replicas(asked.size, asked.available, asked.must, self._free_capacity(""), friendly)
+        return replicas(self.size, self.available, self.must, self._free_capacity(""), friendly)
 
     def _whole_options(self) -> Iterator[tuple[str, ...]]:
         """Yield the booked GPUs, then the best of those that are free."""
-        asked = self._asked
-        yield booked_gpus(self._state.node_config, asked.booked)
-        free = [gpu for gpu in self._usable if asked.available.get(gpu) and gpu not in asked.must]
-        kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
-        lacking = asked.size - len(asked.must)
-        chosen = (
-            self._free_capacity(asked.pod_devices.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
-        )
+        yield self.booked
+        free = [gpu for gpu in self.usable if self.available.get(gpu) and gpu not in self.must]
+        kind = RequestKind.TOPOLOGY if self.resource == TOPOLOGY_GPU else RequestKind.WHOLE
+        shape = Shape(kind, self.size - len(self.must))
+        chosen = self._free_capacity(self.held.uid).choose(shape, "", free) if shape.gpus > 0 else ()
         if chosen is not None:
-            yield (*asked.must, *chosen)
+            yield (*self.must, *chosen)
 
     def _shared_options(self) -> Iterator[tuple[str, ...]]:
         """Yield the GPUs that the pod is on, the booked ones of the container and the pod, then what fits now.
@@ -278,52 +322,60 @@ class PreferredAllocation:
                     yield gpus
 
     def _shared_options_with(self, least: int) -> Iterator[tuple[str, ...]]:
-        asked = self._asked
-        yield tuple(sorted(asked.pod_devices.gpus)) or asked.near
-        yield booked_gpus(self._state.node_config, asked.booked)
-        if asked.pod and asked.pod.allocation:
-            yield booked_gpus(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
-        free_capacity = self._free_capacity(asked.pod_devices.uid)
+        yield tuple(sorted(self.held.gpus)) or self._near()
+        yield self.booked
+        if self.pod and self.pod.allocation:
+            yield booked_gpus(self.state.node_config, (share.uuid for share in self.pod.allocation.gpus))
+        free_capacity = self._free_capacity(self.held.uid)
         for shape in self._shapes():
-            each = max(least, -(-asked.size // shape.gpus))
-            chosen = free_capacity.choose(
-                shape, asked.pod_devices.trust_group, [gpu for gpu in self._usable if self._has(gpu, each)]
-            )
+            each = max(least, -(-self.size // shape.gpus))
+            enough = [gpu for gpu in self.usable if self._has(gpu, each)]
+            chosen = free_capacity.choose(shape, self.held.trust_group, enough)
             if chosen is not None:
                 yield chosen
 
+    def _near(self) -> tuple[str, ...]:
+        """Return the GPUs of the last answer, if nobody knows whom that and this are for, and its resource was another.
+
+        The kubelet asks for all resources of a container one after the other.
+        """
+        last = self.state.device_table.get(self.state.admission.last_uid)
+        if self.caller is not None or last is None or last.identified or self.resource in last.ids_by_gpu:
+            return ()
+        return tuple(sorted(last.gpus))
+
     def _has(self, gpu: str, ids: int) -> bool:
-        return len(self._asked.available.get(gpu, ())) >= ids
+        return len(self.available.get(gpu, ())) >= ids
 
     def _has_room(self, gpu: str) -> bool:
         """Return whether a GPU has memory and compute left for the whole pod.
 
         The kubelet asks for the two one after the other. Where the first has settled the GPU, the second has no choice.
         """
-        pod = self._asked.pod
+        pod = self.pod
         if pod is None or pod.request is None:
             return True
-        mib, percent = rules_of(self._state).left(gpu, pod.uid)
+        mib, percent = rules_of(self.state).left(gpu, pod.uid)
         return mib >= pod.request.shape.mib and percent >= pod.request.shape.percent
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield what is looked for: room for the whole pod, then for this container alone."""
-        asked, pod, gpus = self._asked, self._asked.pod, 1
+        pod, gpus = self.pod, 1
         if pod and pod.request:
             yield pod.request.shape
             gpus = pod.request.shape.gpus
-        memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
-        mib = asked.size * unit // gpus if memory else 0
-        percent = 0 if memory else asked.size // gpus
-        request = asked.caller.request if asked.caller else None
+        memory, unit = self.resource == GPU_MEMORY, self.held.unit_mib
+        mib = self.size * unit // gpus if memory else 0
+        percent = 0 if memory else self.size // gpus
+        request = self.caller.request if self.caller else None
         if request is not None:
             mib, percent = request.units * unit // gpus, request.percent // gpus
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
-        if self._state.node_config.mode is Mode.CORE_MEM:
+        if self.state.node_config.mode is Mode.CORE_MEM:
             percent = max(1, percent)
-        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.pod_devices.trust_group)
+        yield Shape(RequestKind.SHARED, gpus, mib, percent, self.held.trust_group)
 
     def _free_capacity(self, without: str) -> FreeCapacity:
-        state = self._state
+        state = self.state
         node = node_info(state.node_config.inventory, state.node_config.mode, state.labels, state.configuration)
         return FreeCapacity(node, state.device_table, state.pods.values(), without)

@@ -14,9 +14,10 @@ from typing import Literal
 from gputile.api.core import ObjectReference, unversioned
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
-from gputile.node.agent.advertise import Advertiser, ModeChange
+from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.pods import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.files.records import Records
@@ -83,16 +84,16 @@ class Reconciler:
         kubelet: KubeletLink,
         records: Records,
         writer: CorrectionWriter,
-        mode: ModeChange,
         advertiser: Advertiser,
+        arbiter: ArbiterProcess,
     ) -> None:
         self._state = state
         self._kubelet = kubelet
         self._records = records
         self._store = records.store
         self._writer = writer
-        self._mode = mode
         self._advertiser = advertiser
+        self._arbiter = arbiter
         self._shared: tuple[object, ...] | None = None  # what the shares of time were last worked out from
         self._right: tuple[object, ...] | None = None  # what nothing was wrong with
         self._told: tuple[object, ...] | None = None  # the devices that the kubelet was last told of
@@ -118,7 +119,7 @@ class Reconciler:
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
-        await self._mode.renew(listing)
+        await self._advertiser.renew(listing)
         state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if self._kubelet.registered.is_set():
             self._records.read(state, time.time_ns())
@@ -134,7 +135,7 @@ class Reconciler:
             self._told = tuple(state.device_table)
             self._share_time()
             self._advertiser.advertise()
-            await self._mode.renew(listing)
+            await self._advertiser.renew(listing)
         if state.pods.listed:
             self._tidy()
         # The next round looks again for the pods of devices that nobody has identified.
@@ -146,7 +147,7 @@ class Reconciler:
         present = (self._store.mine, self._state.labels, *self._known())
         if present != self._shared:
             self._shared = present
-            self._advertiser.share_time()
+            self._arbiter.refresh()
 
     def _tidy(self) -> None:
         """Remove the allocation directories of pods that are gone; a container that has none cannot run."""

@@ -46,7 +46,18 @@ class Recorder:
         self.calls: list[tuple[str, Any]] = []
         self.state = state
         self.full = False
+        self.sockets: tuple[str, ...] = ()
+        self.mps = self.cdi = self
         self.advertiser = Advertiser(state, self, self, self, self, self)  # type: ignore[arg-type]
+
+    def machine(self) -> MachineSeen:
+        return SEEN
+
+    def other_plugins(self) -> tuple[str, ...]:
+        return self.sockets
+
+    def mps_problem(self, mode: Mode) -> str | None:
+        return None
 
     def want(self, sets: Any) -> None:
         self.calls.append(("daemons", sets))
@@ -65,9 +76,8 @@ class Recorder:
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""
-        put_in_force(self.state, SEEN)
-        self.calls = []
-        self.advertiser.renew(SEEN, sockets)
+        self.calls, self.sockets = [], sockets
+        self.advertiser.renew_now()
         return self.calls
 
     def allocated(self) -> list[tuple[str, Any]]:
@@ -150,7 +160,7 @@ def test_a_mode_is_changed_in_two_steps() -> None:
     assert state.advertised.decided.closing
     assert inventory is not None
     assert not inventory.gpus
-    put_in_force(state, MachineSeen(MACHINE, Health(), free=True))
+    put_in_force(state, SEEN, free=True)
     assert state.advertised.decided.effective_mode.mode is Mode.SHARE
 
 

@@ -16,7 +16,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import allocate, preferred
+from gputile.node.agent.allocation import allocate
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.callers import callers, unclear
@@ -26,6 +26,7 @@ from gputile.node.agent.device_table import KubeletEntry
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
+from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

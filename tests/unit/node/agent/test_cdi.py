@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.agent.cdi import FILE_NAME, CdiFiles, choose, names, read_capabilities, specification
+from gputile.node.agent.cdi import CdiFiles, choose, names, read_capabilities, specification
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
-from tests.fakes.oddfiles import ODD
 
 GPUS = tuple(ProbedGpu(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
 MACHINE = ProbedMachine(gpus=GPUS, driver="570.133.20")
@@ -109,16 +108,3 @@ def test_what_others_left_beside_it_makes_no_difference(tmp_path: Path) -> None:
     files.refresh(MACHINE)
     assert files.devices(["GPU-0"]) == ("gputile.io/gpu=GPU-0",)
     assert files.devices(["GPU-1"]) == ("nvidia.com/gpu=GPU-1",)
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_what_stands_in_its_own_place_is_replaced_or_said(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    ODD[kind](tmp_path / FILE_NAME)
-    files = CdiFiles(tmp_path, tmp_path)
-    files.refresh(MACHINE)
-    if kind == "directory":
-        assert "containers get their devices by environment only" in caplog.text
-    else:
-        assert files.devices(["GPU-0"]) == ("gputile.io/gpu=GPU-0",)

@@ -50,23 +50,6 @@ def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_file_of_an_allocation_is_none(tmp_path: Path, kind: str) -> None:
-    files = files_in(tmp_path)
-    directory = files.prepare("one")
-    ODD[kind](directory / LIMITS_FILE)
-    ODD[kind](directory / BOOT_FILE)
-    assert files.limits("one") is None
-    assert files.started() <= {"one"}
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_claim_is_nobodys(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "state").mkdir()
-    ODD[kind](tmp_path / "owner")
-    assert NodeLock(tmp_path / "owner", "this agent").mine
-
-
 @pytest.mark.parametrize("kind", ["pipe", "huge"])
 @pytest.mark.parametrize("place", ["state", "state/allocations"])
 def test_a_directory_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path, kind: str, place: str) -> None:
@@ -100,12 +83,6 @@ def test_a_mark_that_has_changed_since_the_last_look_is_read_again(tmp_path: Pat
     assert files.started() == {"one", "three"}
     files.prepare("two")
     assert files.started() == {"one", "three"}, "it has no mark yet"
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_file_names_no_daemon(tmp_path: Path, kind: str) -> None:
-    ODD[kind](tmp_path / "daemon.pid")
-    assert DaemonProcess.left(tmp_path / "daemon.pid") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe 1", b"1", b"one two"])

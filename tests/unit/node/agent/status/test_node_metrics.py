@@ -4,7 +4,6 @@ import fcntl
 import os
 import struct
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,7 +34,6 @@ from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, Pr
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold, release
-from tests.fakes.fullnode import full_registry
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -222,10 +220,15 @@ def test_an_error_of_a_mig_instance_is_told_of_its_gpu_as_long_as_the_instance_i
 
 def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     """200 pods on a node, isolated ones, which have the most series: less than 200 kB, as no compression makes it."""
-    with ExitStack() as open_files:
-        text = generate_latest(full_registry(Mode.CGPU, tmp_path, open_files))
-    assert text.count(b'pod="inference-7d9c5b8f6d-00000"') == 7, "each is there"
-    assert len(text) < 200_000
+    node, times, name = Node(tmp_path, Mode.CGPU), GpuTimes(), "inference-7d9c5b8f6d-00000"
+    times.rows = (TimeUsed(PodContainer(POD, "default", "a", "main"), "1", 12345.678901234, 2345.678901234),)
+    node.registry.register(times)
+    file = counted(node.usage.path(f"{POD}-main"), 1234567 * 512, 1234567 * 512, 0)
+    lines = node.text().splitlines()
+    os.close(file)
+    of_pod = [line for line in lines if 'pod="a"' in line]
+    assert len(of_pod) == 7
+    assert 200 * sum(len(line) + len(name) for line in of_pod) + sum(map(len, lines)) < 200_000
 
 
 def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None:

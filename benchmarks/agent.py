@@ -1,0 +1,51 @@
+"""The agent and its gateway as processes, before a kubelet that admits 200 pods as fast as it can and starts none.
+
+The device manager is that of ``tests.fakes``, and the GPUs are a simulated NVML's. Needs no root.
+"""
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+from tests.integration.agent.process import process_scene
+from tests.localcluster.processes import cpu_seconds, resident_mib
+
+from benchmarks.report import Result
+from gputile.api.config.v1alpha1 import Configuration, Trust
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
+
+NAME = "agent"
+PODS, SETTLE_S, IDLE_S = 200, 12.0, 10.0
+
+
+def run() -> Iterator[Result]:
+    """Measure milliseconds, MiB and percent of a core."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield from asyncio.run(_admit(Path(directory)))
+
+
+async def _admit(directory: Path) -> list[Result]:
+    configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
+    async with process_scene(directory, {MODE_LABEL: "share"}, [81920] * 8, configuration) as here:
+        await here.until_offered(GPU_MEMORY, 8 * 640)
+        await asyncio.sleep(SETTLE_S)
+        found = [Result(NAME, "memory, idle, 8 GPUs, no pod", resident_mib(here.pids()), "MiB", 60.0)]
+        used = cpu_seconds(here.pids())
+        await asyncio.sleep(IDLE_S)
+        cpu = 100 * (cpu_seconds(here.pids()) - used) / IDLE_S
+        found.append(Result(NAME, "CPU, idle", cpu, "%", 0.5))
+        for i in range(PODS):
+            here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
+        await here.until_running(PODS)
+        for call, seconds in sorted(here.kubelet.manager.seconds.items()):
+            p99 = statistics.quantiles(seconds, n=100)[98]
+            found.append(Result(NAME, f"{call}, {PODS} pods, p50", statistics.median(seconds) * 1000, "ms"))
+            target = 50.0 if call == "Allocate" else None
+            found.append(Result(NAME, f"{call}, {PODS} pods, p99", p99 * 1000, "ms", target))
+        await asyncio.sleep(SETTLE_S)
+        found.append(Result(NAME, f"memory, {PODS} pods", resident_mib(here.pids()), "MiB", 80.0))
+    return found
