@@ -320,7 +320,7 @@ class Node(RuleBasedStateMachine):
     def no_gpu_is_over_allocated_and_no_pod_is_refused(self) -> None:
         if not hasattr(self, "node"):
             return
-        used, directories = Counter[str](), Counter[str]()
+        directories = Counter[str]()
         for each in self.node.kubelet.living():
             unit_mib = int(each.pod.metadata.annotations[MEMORY_UNIT_ANNOTATION])
             asked = int(str(each.container.resources.limits.get(GPU_MEMORY, 0))) * unit_mib
@@ -329,11 +329,9 @@ class Node(RuleBasedStateMachine):
                 uid = self.mirrored.get(each.limits.uid, each.limits.uid)
                 assert uid == each.pod.metadata.uid, each.limits
             assert sum(share.mib for share in shares) == asked, (each.pod.key, each.container.name, each.limits)
-            for share in shares:
-                used[share.uuid] += share.mib
             directories[each.directory] += each.directory != ""
             assert not each.directory or (Path(each.directory) / LIMITS_FILE).exists(), (each.pod.key, each.directory)
-        assert all(mib <= GPU_MIB for mib in used.values()), used
+        assert all(mib <= GPU_MIB for mib in self.used().values()), self.used()
         assert all(count <= 1 for count in directories.values()), directories
         refused = [seen for seen in self.node.kubelet.pods.values() if seen.reason and not seen.crowded_out]
         reasons = {seen.pod.key: seen.reason for seen in refused}
@@ -377,7 +375,10 @@ class Node(RuleBasedStateMachine):
         for seen, _ in node.kubelet.startable():
             assert seen.pod.key in spread or self.gpus(seen.pod) & full, (seen.pod.key, waiting)
         held = {key for key, gave in node.kubelet.manager.given.items() if gave}
-        assert not [each.uid for each in node.agent.state.device_table if not each.known]
+        table = node.agent.state.device_table
+        assert not [each.uid for each in table if not each.known]
+        for uuid, mib in self.used().items():
+            assert table.mib(uuid) >= mib, (uuid, "containers run that the agent counts no memory for")
         for pod in node.cluster.pods.values():
             there_is = node.kubelet.pods.get(self.kubelet_uid(pod))
             if there_is is None or there_is.reason or pod.key in spread or self.forgotten(there_is):
@@ -394,6 +395,14 @@ class Node(RuleBasedStateMachine):
             self.calm()
         assert not list(node.agent.state.device_table)
         assert not list((node.directory / "state" / "allocations").iterdir())
+
+    def used(self) -> Counter[str]:
+        """Return the MiB of each GPU that running containers may use, by their limits."""
+        shares = (share for each in self.node.kubelet.living() if each.limits for share in each.limits.gpus)
+        used = Counter[str]()
+        for share in shares:
+            used[share.uuid] += share.mib
+        return used
 
     def forgotten(self, seen: Seen) -> bool:
         """Return whether the kubelet has forgotten the devices of a container that runs, as ``GpuForgotten`` says."""
@@ -485,6 +494,20 @@ def test_a_larger_unit_waits_until_it_is_known_which_pods_are_bound() -> None:
         for _ in range(2):
             node.admit(None, False)
         node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    finally:
+        node.teardown()
+
+
+def test_a_container_that_kubelet_and_agent_have_forgotten_counts() -> None:
+    """Both have lost what they had written down of it, and its limits are there."""
+    node = Node()
+    try:
+        node.begin(Mode.CORE_MEM, 0)
+        node.a_pod_comes_and_starts(("a", (("app", 5),), False), None, ([], []), (False, False), 0)
+        node.restart_kubelet(True)
+        node.restart_agent("lost")
+        (uuid,) = node.used()
+        assert node.node.agent.state.device_table.mib(uuid) == 5 * 1024
     finally:
         node.teardown()
 

@@ -29,7 +29,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, Plans, Rounds
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
@@ -145,7 +145,7 @@ class Meanwhile:
             taking.cancel()
         assert plans.gangs is None or not plans.gangs.contradictions, plans.gangs.contradictions
 
-    async def compute(self, plan: Callable[[], Plans]) -> Plans:
+    async def compute(self, plan: Callable[[], RoundPlans]) -> RoundPlans:
         """Plan as the worker thread does; what comes meanwhile the controller hears before it writes."""
         plans = plan()
         for _ in range(10):

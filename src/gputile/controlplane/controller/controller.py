@@ -183,7 +183,7 @@ class Controller:
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
-        gauge, gangs = registry.gauge, self.gangs
+        gauge, gangs, reports, leads = registry.gauge, self.gangs, self._planner.reports, self.election.leads
         gauge(
             "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
         )
@@ -191,12 +191,12 @@ class Controller:
             "gputile_controller_gangs",
             "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
             "state",
-            lambda: [(state, gangs.states()[state]) for state in STATES],
+            lambda: [(state, reports.states()[state] if leads() else 0) for state in STATES],
         )
         gauge(
             "gputile_controller_gangs_waiting_since_timestamp_seconds",
             "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
-            gangs.waiting_since,
+            lambda: reports.waiting_since() if leads() else 0.0,
         )
         registry.counter(
             "gputile_controller_gang_plans",

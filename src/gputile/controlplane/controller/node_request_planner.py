@@ -60,12 +60,7 @@ class NodeRequestPlanner:
         self._nodes = NodesByType(tuple(self._types.values()), self._wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
         self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
-        self._refused = 0
-
-    @property
-    def refused(self) -> int:
-        """How many pods no node type could take, in the latest round."""
-        return self._refused
+        self.refused = 0  # pods that no node type could take, in the latest round
 
     def plan(self, state: ClusterState) -> NodeRequestRound:
         """Return what to do now; ``state`` is a snapshot."""
@@ -76,7 +71,7 @@ class NodeRequestPlanner:
         self._released = {uid: self._released.get(uid, now_ns) for uid in released}
         ordered, of_gangs = self._backoff.ordered_types(), self._gangs.without_room()
         if not (waiting.refused or waiting.placeholders or of_gangs or ordered):
-            self._refused, self._stood_on = 0, set()
+            self.refused, self._stood_on = 0, set()
             self._nodes.forget()
             return result
         nodes = self._nodes.look(state, ordered)
@@ -88,7 +83,7 @@ class NodeRequestPlanner:
         self._adjust(wanted, nodes, found, result)
         self._stand_on_idle(nodes, self._kept(found), result)
         result.unmarked = self.placeholders.unmarked()
-        self._refused = len(found.refused)
+        self.refused = len(found.refused)
         uids = waiting.refused.keys() | {pod.metadata.uid for pod in of_gangs}
         self._line.note(found.types, found.refused.keys() | left, uids)
         self._events.keep(uids)
@@ -303,7 +298,7 @@ class NodeRequestPlanner:
             of_type = nodes.get(name, TypeNodes())
             waiting = of_type.idle & kept
             beside = of_type.idle & of_type.starting_for_karpenter if waiting else set()
-            taken = of_type.idle if self.placeholders.count(name) else waiting | beside
+            taken = of_type.idle if self.placeholders.oldest_first(name) else waiting | beside
             stood_on |= taken
             wanted, there = min(len(taken), _MOST_IDLE), self.placeholders.oldest_first(name, idle=True)
             for _ in range(wanted - len(there)):

@@ -133,9 +133,6 @@ class Placeholders:
         self._there = found | self._unseen
         return {each.type_name for each in ended if not each.idle}
 
-    def count(self, type_name: str, *, idle: bool = False) -> int:
-        return len(self.oldest_first(type_name, idle=idle))
-
     def counts(self) -> Counter[str]:
         """Return how many nodes of each type are asked for."""
         return Counter(each.type_name for each in self._there.values() if not each.idle)

@@ -27,7 +27,7 @@ REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes th
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
+class RoundPlans:
     """What a round decided; None where nobody had to decide."""
 
     gangs: GangRound | None = None
@@ -42,7 +42,7 @@ class Planners:
     requests: tuple[NodeRequestPlanner, NodeRequester] | None = None
 
 
-async def in_worker_thread(plan: Callable[[], Plans]) -> Plans:
+async def in_worker_thread(plan: Callable[[], RoundPlans]) -> RoundPlans:
     return await asyncio.to_thread(plan)
 
 
@@ -56,7 +56,7 @@ class Rounds:
         planners: Planners,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
-        compute: Callable[[Callable[[], Plans]], Awaitable[Plans]] = in_worker_thread,
+        compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = in_worker_thread,
     ) -> None:
         self._state, self._updates = state, updates
         self._active, self._unix_ns = active, unix_ns
@@ -89,7 +89,7 @@ class Rounds:
                 # Rounds that take long leave the processor to others for as long again.
                 await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
-    async def run_round(self) -> Plans:
+    async def run_round(self) -> RoundPlans:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
         async with self._updates.paused():
             self._state.tick(self._unix_ns())
@@ -100,7 +100,7 @@ class Rounds:
         plans = await self._compute(lambda: self._plan(snapshot, due=due))
         if not self._active():
             self._abandon(plans)
-            return Plans()
+            return RoundPlans()
         gangs = plans.gangs or GangRound()
         requested = self._write_requests(plans.requests, starts=bool(gangs.gates))
         if self._gangs is not None:
@@ -109,15 +109,15 @@ class Rounds:
             await requested
         return plans
 
-    def _plan(self, snapshot: ClusterState, *, due: bool) -> Plans:
+    def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
         """Plan gangs, and after them node requests, if these are ``due`` or placeholders may be in a gang's way."""
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)
         if self._requests is None or not (due or starts):
-            return Plans(gangs)
-        return Plans(gangs, self._requests[0].plan(snapshot))
+            return RoundPlans(gangs)
+        return RoundPlans(gangs, self._requests[0].plan(snapshot))
 
-    def _abandon(self, plans: Plans) -> None:
+    def _abandon(self, plans: RoundPlans) -> None:
         if self._gangs is not None:
             self._gangs[0].abandon()
         if self._requests is not None and plans.requests is not None:

@@ -117,17 +117,16 @@ class Predicates:
 
     # -- facts
 
-    def put_node(self, node: Node) -> Node | None:
-        """Count a node; pods that were placed on it count there. Return the one of its name that it replaces."""
+    def put_node(self, node: Node) -> None:
+        """Count a node; pods that were placed on it count there."""
         name = node.metadata.name
-        before = self._nodes.get(name)
+        known = name in self._nodes
         self._nodes[name] = node
         load = _Load(node_allocatable(node))
         for guest in self._on_node.get(name, {}).values():
             load = load.counted(guest.needs, 1)
         self._loads[name] = load
-        self._forget_answers(static=before is not None)
-        return before
+        self._forget_answers(static=known)
 
     def drop_node(self, name: str) -> None:
         """Count a node no longer; its pods count again when it comes back."""

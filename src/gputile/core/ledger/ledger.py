@@ -37,8 +37,7 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.node_table import NodeTable, NonGpuPods
-from gputile.core.ledger.plans import PlanBookings, Plans
-from gputile.core.ledger.reservations import Reservations, reserved_booking
+from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
 
 _GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten
 
@@ -64,7 +63,7 @@ class Ledger:
         self._reservations = Reservations()
         self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
-        self._plans = Plans()
+        self._plans = BookedPlans()
         self._most_groups = _GROUPS
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 

@@ -23,7 +23,7 @@ from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.ledger.plans import PlanBookings
+from gputile.core.ledger.reservations import PlanBookings
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
 

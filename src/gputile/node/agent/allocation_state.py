@@ -107,11 +107,11 @@ class ExpectedAllocation:
 class KubeletNews:
     """What the kubelet has said of itself.
 
-    ``settled`` is unset while it has just started and lists its pods one after the other; ``epoch`` is when it was
-    first seen. ``silent`` is set while it lists nothing; ``listing`` is what it listed last.
+    ``settled`` is unset until it has listed its pods, which it does one after the other when it has just started;
+    ``epoch`` is when it was first seen. ``silent`` is set while it lists nothing; ``listing`` is what it listed last.
     """
 
-    settled: bool = True
+    settled: bool = False
     epoch: float = 0.0
     silent: bool = False
     listing: Listing = field(default_factory=dict)

@@ -103,11 +103,3 @@ def test_whole_gpus_are_sums_that_the_autoscaler_sees(
     site.runs("r", 0, {resource: 1})
     created, events = site.asked_for({resource: wanted}, after)
     assert (created, events.get("p")) == (0, event)
-
-
-@pytest.mark.parametrize("mode", [*SHARED, "default", "topology"])
-@pytest.mark.parametrize("asked", [GPU_MEMORY, WHOLE_GPU, TOPOLOGY_GPU])
-def test_another_mode_serves_nobody(mode: str, asked: str) -> None:
-    served = {WHOLE_GPU: ["default"], TOPOLOGY_GPU: ["topology"], GPU_MEMORY: ["share", "cgpu", "mps"]}[asked]
-    _, events = Site(mode, "256MiB", empty=True).asked_for({asked: 1}, after=1000)
-    assert events == {"p": "NodeNotAdded" if mode in served else "NoNodeTypeFits"}

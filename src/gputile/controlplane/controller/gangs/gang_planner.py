@@ -8,7 +8,6 @@ two gangs wait for each other's. A gang for which pods of lower priority would l
 reservations until they have left (``gang_preemption``).
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,7 +63,7 @@ class GangPlanner:
         self._configuration = configuration
         self._new_plan_name = new_plan_name
         self._patience = GangPatience(configuration.gangs)
-        self._reports = GangReports()
+        self.reports = GangReports()
         self._searches = GangSearches()
         self.evictions = Evictions(configuration)
         self.preemption = GangPreemption(configuration, self.evictions)
@@ -82,7 +81,7 @@ class GangPlanner:
         self._searches.begin(names, state)
         self.evictions.begin(state)
         self.preemption.begin(state, names)
-        self._reports.begin(names, state.now_ns)
+        self.reports.begin(names, state.now_ns)
         self._patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
@@ -120,14 +119,6 @@ class GangPlanner:
             self._searches.all_had_their_turn()
         return result
 
-    def states(self) -> Counter[EventReason]:
-        """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
-        return self._reports.states()
-
-    def waiting_since(self) -> float:
-        """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
-        return self._reports.waiting_since()
-
     def without_room(self) -> list[Pod]:
         """Return the pods for which the last searches found no room, of each gang as many as have to start together."""
         return self._without_room
@@ -146,7 +137,7 @@ class GangPlanner:
 
     def abandon(self) -> None:
         """Note that nothing of a round is written, so that what it told is told again."""
-        self._reports.take_back()
+        self.reports.take_back()
 
     def refused(self, pod: Pod, why: str) -> None:
         """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""
@@ -172,18 +163,18 @@ class GangPlanner:
         if refused is not None and refused.pauses(state.now_ns):
             turn.remove(gang)
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
-            self._reports.tell(gang, _WAITING, text, result)
+            self.reports.tell(gang, _WAITING, text, result)
             return False
         if gang.unbegun and self._patience.rests(gang.name):
             # The reservations that end stay on the pods: so the next leader knows of them, too.
-            self._reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
+            self.reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
         starved = turn.head is None and self._is_starved(gang, turn)
         kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
         try:
             plan = self._searches.find(gang, turn.closed, state, kept)
         except RequestError as error:
-            self._reports.tell(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
+            self.reports.tell(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
             turn.remove(gang)
             return False
         if plan is None:
@@ -194,7 +185,7 @@ class GangPlanner:
             return True
         if (most := self._searches.too_large(gang)) is not None:
             text = f"{gang.together} can never start here: the empty cluster has room for {most.room}"
-            self._reports.tell(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
+            self.reports.tell(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
             turn.remove(gang)
             return False
         found = self.preemption.find(gang, turn.closed)
@@ -203,9 +194,9 @@ class GangPlanner:
             return False
         if turn.head is not None and not turn.closed.isdisjoint(self._searches.nodes_alone(gang)):
             text = f"{gang.together} wait behind gang {turn.head.name}, which has waited too long to be passed again"
-            self._reports.tell(gang, _BEHIND, text, result)
+            self.reports.tell(gang, _BEHIND, text, result)
         else:
-            self._reports.tell(gang, _WAITING, no_room_text(gang.together, plan), result)
+            self.reports.tell(gang, _WAITING, no_room_text(gang.together, plan), result)
         if turn.head is None and self._is_starved(gang, turn):
             turn.keep_what_fits(gang, plan)
         else:
@@ -217,7 +208,7 @@ class GangPlanner:
         turn.plan(gang, plan, len(plan.places), starts=True)
         turn.result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
-        self._reports.tell(gang, _PLANNED, text, turn.result, warning=False)
+        self.reports.tell(gang, _PLANNED, text, turn.result, warning=False)
 
     # -- places that other pods leave
 
@@ -227,7 +218,7 @@ class GangPlanner:
         turn.plan(gang, plan, len(plan.places), starts=False)
         leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
-        self._reports.tell(gang, _PREEMPTING, text, turn.result, warning=False)
+        self.reports.tell(gang, _PREEMPTING, text, turn.result, warning=False)
 
     def _goes_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> bool:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
@@ -259,14 +250,14 @@ class GangPlanner:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
             if turn.state.groups is None:
                 what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self._reports.tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
+            self.reports.tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
         if turn.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.unreserved)
             text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
-            self._reports.tell(gang, _INCOMPLETE, text, turn.result, warning=False)
+            self.reports.tell(gang, _INCOMPLETE, text, turn.result, warning=False)
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:

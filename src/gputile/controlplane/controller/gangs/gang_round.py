@@ -180,6 +180,7 @@ class GangReports:
                 del remembered[name]
 
     def states(self) -> Counter[EventReason]:
+        """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:

@@ -12,7 +12,6 @@ that is known here, and where one is not executed, none of those behind it is se
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 
@@ -56,14 +55,6 @@ class GangWriter:
     def waiting(self) -> int:
         """How many gangs had pods without a reservation in the last round; 0 where another replica acts and counts."""
         return self._waiting if self._active() else 0
-
-    def states(self) -> Counter[EventReason]:
-        """Return how many gangs there are by state, see ``GangPlanner.states``; none while this replica is inactive."""
-        return self._planner.states() if self._active() else Counter()
-
-    def waiting_since(self) -> float:
-        """Return since when a gang has had no GPUs, see ``GangPlanner.waiting_since``; 0 while this one is inactive."""
-        return self._planner.waiting_since() if self._active() else 0.0
 
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
         """Write what a round decided; its gates go when ``before_gates`` is done."""

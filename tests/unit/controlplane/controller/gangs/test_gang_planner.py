@@ -292,23 +292,23 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
     result = bench.round(9999)
     assert placed(result) == ["small-0"]
     assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
-    assert bench.planner.states() == {"GangTooLarge": 1, "GangPlanned": 1}
+    assert bench.planner.reports.states() == {"GangTooLarge": 1, "GangPlanned": 1}
 
 
 def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
     bench = Bench()
     bench.gang("small", 1)
     bench.round()
-    assert bench.planner.waiting_since() == 0, "it has its place"
+    assert bench.planner.reports.waiting_since() == 0, "it has its place"
     bench.gang("one", 5)
     bench.round(20)
     bench.gang("two", 5)
     bench.round(500)
-    assert bench.planner.waiting_since() == NOW + 20
+    assert bench.planner.reports.waiting_since() == NOW + 20
     for i in range(5):
         at_once(bench.view.pod_event(Deleted(member("one", i, 5))))
     bench.round(510)
-    assert bench.planner.waiting_since() == NOW + 500
+    assert bench.planner.reports.waiting_since() == NOW + 500
 
 
 @pytest.mark.parametrize("by_object", [False, True])

@@ -13,7 +13,7 @@ from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, Plans, Rounds, in_worker_thread
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, in_worker_thread
 from gputile.core.ledger.events import PodApplied
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
@@ -49,7 +49,7 @@ def rounds(
     bench: Bench,
     writer: BoundMeanwhile,
     updates: UpdateQueue,
-    compute: Callable[[Callable[[], Plans]], Awaitable[Plans]],
+    compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]],
 ) -> Rounds:
     gang_writer = GangWriter(bench.view, bench.planner, writer, lambda: True, lambda: None)
     return Rounds(
@@ -63,7 +63,7 @@ async def test_news_that_come_while_a_round_is_planned_are_known_before_it_is_wr
     bench, updates, writer = Bench(), UpdateQueue(), Starting()
     bench.gang("g", 2)
 
-    async def compute(plan: Callable[[], Plans]) -> Plans:
+    async def compute(plan: Callable[[], RoundPlans]) -> RoundPlans:
         plans = plan()
         bound = member("g", 0, 2, version="2", node="n")
         updates.put(lambda: bench.view.pod_event(Applied(bound)))
@@ -87,10 +87,10 @@ async def test_the_loop_goes_on_while_a_round_is_planned_in_the_worker_thread() 
     bench, told = Bench(), threading.Event()
     bench.gang("g", 2)
 
-    async def compute(plan: Callable[[], Plans]) -> Plans:
+    async def compute(plan: Callable[[], RoundPlans]) -> RoundPlans:
         asyncio.get_running_loop().call_later(0.01, told.set)
 
-        def waits() -> Plans:
+        def waits() -> RoundPlans:
             assert told.wait(60)
             return plan()
 
