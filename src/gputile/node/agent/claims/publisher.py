@@ -27,7 +27,7 @@ from gputile.node.nvml.probe import ProbedMachine
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-LOOK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 5.0
 HEALTH_EVERY_S: Final = 600
 HEALTH_FOR_S: Final = 3600  # a kubelet that hears nothing for so long calls the health of devices unknown
 

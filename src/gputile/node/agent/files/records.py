@@ -175,8 +175,7 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        return EffectiveMode(
-            Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1, inventory.claims
-        )
+        mode, unit, replicas = Mode(inventory.mode), inventory.unit_mib or unit_mib, inventory.replicas or 1
+        return EffectiveMode(mode, unit, sliced, replicas, claims=inventory.claims)
     except (KeyError, ValueError):
         return None
