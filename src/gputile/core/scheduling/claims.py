@@ -31,8 +31,12 @@ def filter_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[st
     """Return which of ``names`` the pod may go to, and why not to the others.
 
     A claim that breaks a rule is told of and not refused: whether it can be allocated is kube-scheduler's to say.
+    A pod whose claims are all for devices of others may go anywhere: it takes no GPU by them, and if it asks for GPUs
+    by extended resources, the node where they are reserved may be its own.
     """
     ledger, refused, invalid = engine.ledger, {}, None
+    if not any(ledger.claims.of_pod(pod)):
+        return PodVerdict(Filtered(list(names), {}))
     reserved = {booking.node: f"its GPUs are reserved for pod {booking.key}" for booking in ledger.reserved()}
     for name in names:
         node_info = ledger.info_of(name)

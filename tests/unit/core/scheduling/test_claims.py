@@ -88,9 +88,27 @@ def test_closed_nodes_and_reserved_gpus_are_refused_and_unknown_nodes_are_not() 
     waiting.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(kept)
     ledger.apply(PodApplied(waiting))
     ledger.apply(NodeApplied(gpu_node("kept", mode="cgpu", claims=True)))  # before the reservation has ended
-    found = filter_pod_with_claims(engine, pod_with_claims("p"), ["closed", "open", "kept", "new"]).nodes
+    ledger.apply(ClaimApplied(claim("mine", memory="1Gi")))
+    found = filter_pod_with_claims(engine, pod_with_claims("p", "mine"), ["closed", "open", "kept", "new"]).nodes
     assert found.feasible == ["open", "new"]
     assert found.refused == {
         "closed": "closed: its agent is being exchanged; it takes GPU pods again in a moment",
         "kept": "kept: its GPUs are reserved for pod default/gang-0",
     }
+
+
+def test_a_pod_whose_claims_are_for_devices_of_others_is_kept_from_no_node() -> None:
+    """As one of a gang that has a network card by a claim: the GPUs that are reserved are its own."""
+    ledger = ledger_of(
+        gpu_node("kept", mode="cgpu"), configuration=Configuration(admission=AdmissionConfiguration(gangs=True))
+    )
+    engine = PlacementEngine(ledger)
+    waiting = pod_with_claims("gang-0", "nic")
+    waiting.spec.containers = pod("gang-0", mem=4).spec.containers
+    decision = engine.decide(request_of(waiting), "kept", 0)
+    assert isinstance(decision, Decision)
+    kept = Reservation(plan="g", size=1, pods=1, node="kept", allocation=decision.allocation, expires_ns=10**18)
+    waiting.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(kept)
+    ledger.apply(PodApplied(waiting))
+    for each in (waiting, pod_with_claims("without-gpus", "nic")):
+        assert filter_pod_with_claims(engine, each, ["kept"]).nodes.feasible == ["kept"]
