@@ -83,7 +83,7 @@ def prepared_claim(
         claim=asked.name,
         owner=pod.uid,
         whole=not config.mode.shared,
-        shares=tuple(shares.values()),
+        shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
         results=tuple(PreparedDevice(each.request, each.device, (), each.share_id or "") for each in claim.gpus),
     )
 
@@ -169,7 +169,8 @@ def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: Alloca
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
     """Return what the containers of a claim get; ``threads`` is the percentage of a GPU's threads in mode mps, or 0."""
     uuids = tuple(share.uuid for share in row.shares)
-    variables = environment(config, uuids, row.shares, row.unit_mib, row.shares[0].mib, threads)
+    of_each = sum(share.mib for share in row.shares) // len(row.shares)
+    variables = environment(config, uuids, row.shares, row.unit_mib, of_each, threads)
     return AllocateAnswer(variables, row.directory, uuids)
 
 

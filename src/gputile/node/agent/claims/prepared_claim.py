@@ -33,7 +33,8 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 class PreparedClaim(PodDevices, frozen=True, dict=True):
     """What a claim holds: ``uid`` and ``claim`` are its own, ``namespace`` and ``name`` those of the pod.
 
-    ``shares`` is what it has of each GPU, all of it where ``whole``; a MIG instance has the instance's UUID.
+    ``shares`` is what it has of each GPU, in the order of their indices, and all of it where ``whole``; a MIG instance
+    has the instance's UUID.
     """
 
     claim: str = ""

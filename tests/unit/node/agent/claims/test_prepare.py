@@ -77,6 +77,19 @@ def test_a_client_of_mps_is_told_its_daemon_and_its_limit() -> None:
     assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
 
 
+def test_gpus_are_in_the_order_in_which_cuda_numbers_them_whichever_request_got_which() -> None:
+    """The first request found room on GPU 1 only. The daemon of both is named, and limits are counted, by index."""
+    state = claims_node(Mode.MPS, MACHINE)
+    found = prepared(state, allocated("c", share(1, "6Gi"), share(0, "1Gi")))
+    assert [(each.index, each.mib) for each in limits_of(found).gpus] == [(0, 1024), (1, 6144)]
+    assert [each.name for each in found.results] == ["gpu-1", "gpu-0"]
+    answer = answer_of(state.node_config, found, 0)
+    assert answer.uuids == ("GPU-0", "GPU-1")
+    assert answer.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1024M,1=6144M"
+    assert answer.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
+    assert answer.environment["ALIYUN_COM_GPU_MEM_POD"] == answer.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "7"
+
+
 @pytest.mark.parametrize(
     ("mode", "given", "mib", "percent"),
     [
