@@ -720,6 +720,8 @@ def test_claims_are_served_where_they_are_enabled_and_nothing_of_them_is_there_e
         assert [each["verbs"] for each in rules if each["resources"] == ["resourceclaims"]] == [verbs]
     webhooks = of_kind(enabled, "MutatingWebhookConfiguration")["gputile"]["webhooks"]
     assert [each["failurePolicy"] for each in webhooks if each["name"].startswith("claims.")] == ["Ignore"] * 2
+    variables = of_kind(enabled, "ValidatingAdmissionPolicy")["gputile-access"]["spec"]["variables"]
+    assert "has(object.spec.resourceClaims)" in next(each["expression"] for each in variables if each["name"] == "gpu")
 
 
 @pytest.mark.requirement("B8")

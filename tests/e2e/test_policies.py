@@ -127,6 +127,14 @@ def test_cel_and_python_refuse_the_same_paths(
     assert by_cel(verdict(policies.api, "default", body), body) == by_python(body)
 
 
+@pytest.mark.requirement("B2", "B8")
+def test_limits_are_protected_in_pods_with_claims_too(policies: ControlPlane) -> None:
+    body = with_paths(False, False, [], ["/etc/gputile"], [])
+    assert not verdict(policies.api, "default", body)
+    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
+    assert "containers[main].volumeMounts[m0].mountPath" in verdict(policies.api, "default", body)
+
+
 CAPABILITIES = st.one_of(
     st.sampled_from(
         [

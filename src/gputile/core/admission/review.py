@@ -142,11 +142,10 @@ def _broken(
     if refused := too_large(pod, view):
         return refused
     refusals += broken_amounts(pod, policy.unit_mib)
-    gpu = asks_for_gpu(pod)
-    if gpu:
+    if asks_for_gpu(pod):
         refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
-        refusals += islice(broken_access(view, gpu=gpu), MOST_FOUND)
+        refusals += islice(broken_access(view, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
     return refusals
 
 
@@ -178,12 +177,17 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[R
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)
     if added != PodView():
-        gpu = asks_for_gpu(_decoded(request.object, _POD))
-        if gpu:
+        pod = _decoded(request.object, _POD)
+        if asks_for_gpu(pod):
             refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
         if not policy.unsafe_access:
-            refusals += islice(broken_access(added, gpu=gpu), MOST_FOUND)
+            refusals += islice(broken_access(added, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
     return refusals
+
+
+def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
+    """Return whether a pod asks for a GPU, or has claims: for whose devices these are is not known here."""
+    return asks_for_gpu(pod) or (policy.claims and bool(pod.spec.resource_claims))
 
 
 def _added(old: PodView, new: PodView) -> PodView:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gputile.core.admission.review import mutate
+from gputile.core.admission.review import mutate, validate
 from tests.unit.core.admission.builders import POLICY, Json, mutated, pod, request
 
 pytestmark = pytest.mark.requirement("B8")
@@ -49,3 +49,24 @@ def test_a_pod_that_asks_both_ways_is_warned() -> None:
     verdict = mutate(request(with_claims({"aliyun.com/gpu-mem": "4"})), OPEN)
     assert verdict.refusals == ()
     assert "no node gives GPUs by both" in verdict.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("mount", "spec", "rule"),
+    [("/etc/gputile", {}, "mount"), ("/data", {"hostPID": True}, "host-namespace"), ("/data", {}, None)],
+)
+def test_the_limits_of_a_share_by_a_claim_are_protected_as_those_of_any(mount: str, spec: Json, rule: str | None) -> None:
+    body = with_claims(volumes=[{"name": "v", "emptyDir": {}}], **spec)
+    body["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": mount}]
+    wanted = [rule] if rule is not None else []
+    assert [each.rule for each in mutate(request(body), OPEN).refusals] == wanted
+    assert [each.rule for each in validate(request(body), OPEN).refusals] == wanted
+    assert mutate(request(body), POLICY).refusals == (), "no claim is for a GPU of gputile's there"
+
+
+def test_so_they_are_in_a_container_that_is_added_to_a_running_pod() -> None:
+    old = with_claims(volumes=[{"name": "v", "emptyDir": {}}])
+    new = with_claims(volumes=[{"name": "v", "emptyDir": {}}])
+    debug = {"name": "debug", "image": "x", "volumeMounts": [{"name": "v", "mountPath": "/etc/gputile"}]}
+    new["spec"]["ephemeralContainers"] = [debug]
+    assert [each.rule for each in validate(request(new, old, sub="ephemeralcontainers"), OPEN).refusals] == ["mount"]
