@@ -322,6 +322,40 @@ def test_a_prepared_claim_is_prepared_again_without_a_write(node: ClaimingNode) 
     assert node.driver is agent, "it was not killed, as it wrote nothing"
 
 
+def test_a_claim_that_is_held_is_prepared_again_though_fewer_may_share_a_gpu_by_now(node: ClaimingNode) -> None:
+    """As after a reboot, or when the sandbox of a pod is made anew."""
+    claims = [allocated(name, share(0, "1Gi"), pods=(name,)) for name in ("a", "b", "c")]
+    node.cluster.claims |= {claim.key: claim for claim in claims}
+    for claim in claims:
+        node.prepare_claim(claim.key)
+    node.state.configure(msgspec.structs.replace(node.state.configuration, max_pods_per_gpu=2))
+    node.prepare_claim("default/a")
+    assert node.cluster.events == []
+
+
+def test_lost_files_are_made_again_at_one_time(node: ClaimingNode) -> None:
+    """An API server that says nothing holds up the agent once, and not once for each claim."""
+    claims = [allocated(name, share(0, "1Gi"), pods=(name,)) for name in ("a", "b", "c")]
+    node.cluster.claims |= {claim.key: claim for claim in claims}
+    for claim in claims:
+        node.prepare_claim(claim.key)
+        node.files_of(claim.metadata.uid)[1].unlink()
+    asked, all_asked = set[str](), asyncio.Event()
+
+    async def silent(namespace: str, name: str, within: float) -> ResourceClaim | None:
+        asked.add(name)
+        if asked == {"a", "b", "c"}:
+            all_asked.set()
+        async with asyncio.timeout(5.0):
+            await all_asked.wait()
+        return claims["abc".index(name)]
+
+    node.cluster.claim = silent  # type: ignore[method-assign]
+    node.do(node.driver.prepare_again(node.driver.restore()))
+    assert asked == {"a", "b", "c"}
+    assert all(node.files_of(claim.metadata.uid)[1].exists() for claim in claims)
+
+
 def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
     """As an allocation that somebody forged, who may write the status of claims."""
     fits = allocated("a", share(0, "5Gi"), pods=("one",))

@@ -107,8 +107,7 @@ class ClaimsDriver:
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
         """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
-        for asked in lost:
-            await self._prepare_answer(asked)
+        await asyncio.gather(*(self._prepare_answer(asked) for asked in lost))
 
     async def _prepare_answer(self, asked: AskedClaim) -> dra.NodePrepareResourceResponse:
         try:
@@ -139,7 +138,8 @@ class ClaimsDriver:
         claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
         claim = with_containers(state, claim, await self._pod_of(claim))
         try:
-            check_room(state, claim)
+            if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
+                check_room(state, claim)
         except ClaimRefused as error:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
