@@ -79,9 +79,11 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         control_plane.api.get("/apis/resource.k8s.io/v1")
     except ApiError:
         pytest.skip("this Kubernetes has no ResourceClaims")
-    control_plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
+    classes = str(EXAMPLES / "extender" / "deviceclasses.yaml")
+    control_plane.kubectl("apply", "-f", classes)
     create_nodes(control_plane, tmp_path_factory.mktemp("cluster"))
     yield control_plane
+    control_plane.kubectl("delete", "-f", classes)
     control_plane.api.delete(RESOURCE_SLICES_PATH)
     control_plane.nodes.delete_all_nodes()
 
