@@ -356,6 +356,23 @@ def test_lost_files_are_made_again_at_one_time(node: ClaimingNode) -> None:
     assert all(node.files_of(claim.metadata.uid)[1].exists() for claim in claims)
 
 
+def test_a_claim_that_the_kubelet_releases_before_its_lost_files_are_made_again_holds_nothing(
+    node: ClaimingNode,
+) -> None:
+    """Nobody would release it a second time: its GPU would be held for a pod that is gone."""
+    claim = allocated("c", share(0, "8Gi"), pods=("pod",))
+    node.cluster.claims[claim.key] = claim
+    node.prepare_claim(claim.key)
+    node.files_of("uid-c")[1].unlink()
+    lost = node.driver.restore()
+    assert [each.uid for each in lost] == ["uid-c"]
+    node.release_claim("uid-c", stays=True)
+    node.do(node.driver.prepare_again(lost))
+    assert node.state.claims == {}
+    assert not node.files_of("uid-c")[1].exists()
+    node.prepare_claim(claim.key)
+
+
 def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
     """As an allocation that somebody forged, who may write the status of claims."""
     fits = allocated("a", share(0, "5Gi"), pods=("one",))

@@ -63,6 +63,7 @@ class ClaimsDriver:
         self._cluster = cluster
         self._compare = compare
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._released: set[str] | None = set()  # until lost files have been made again: nobody releases these twice
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -96,6 +97,7 @@ class ClaimsDriver:
 
         Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
         """
+        self._released = self._released or set()
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
@@ -107,11 +109,14 @@ class ClaimsDriver:
 
     async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
         """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
-        await asyncio.gather(*(self._prepare_answer(asked) for asked in lost))
+        await asyncio.gather(*(self._prepare_answer(asked, again=True) for asked in lost))
+        self._released = None
 
-    async def _prepare_answer(self, asked: AskedClaim) -> dra.NodePrepareResourceResponse:
+    async def _prepare_answer(self, asked: AskedClaim, *, again: bool = False) -> dra.NodePrepareResourceResponse:
         try:
             async with self._busy.setdefault(asked.uid, asyncio.Lock()):
+                if again and self._released is not None and asked.uid in self._released:
+                    raise ClaimRefused("the kubelet has released it")
                 claim = await self._prepare(asked)
         except ClaimRefused as error:
             log.error("claim %s is not prepared: %s", asked.key, error)
@@ -197,6 +202,8 @@ class ClaimsDriver:
             except OSError as error:
                 return str(error)
             self._drop(uid)
+            if self._released is not None:
+                self._released.add(uid)
         self._compare.wish()
         return ""
 
