@@ -55,7 +55,7 @@ def test_a_pod_that_asks_both_ways_is_warned() -> None:
     ("mount", "spec", "rule"),
     [("/etc/gputile", {}, "mount"), ("/data", {"hostPID": True}, "host-namespace"), ("/data", {}, None)],
 )
-def test_the_limits_of_a_share_by_a_claim_are_protected_as_those_of_any(mount: str, spec: Json, rule: str | None) -> None:
+def test_the_limits_of_a_claimed_share_are_protected_as_those_of_any(mount: str, spec: Json, rule: str | None) -> None:
     body = with_claims(volumes=[{"name": "v", "emptyDir": {}}], **spec)
     body["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": mount}]
     wanted = [rule] if rule is not None else []
