@@ -77,7 +77,10 @@ def _taken(node_config: NodeConfig, devices: PodDevices) -> dict[int, tuple[int,
     """Return the MiB and the percent of compute that a pod has of each GPU that is there, by its index."""
     taken: dict[int, tuple[int, int]] = {}
     if isinstance(devices, PreparedClaim):
-        return {share.index: (share.mib, share.percent) for share in devices.shares}
+        for share in devices.shares:  # several are instances of one GPU
+            mib, percent = taken.get(share.index, (0, 0))
+            taken[share.index] = mib + share.mib, min(100, percent + share.percent)
+        return taken
     replicas = max(1, node_config.effective_mode.replicas) if node_config.replicated else 1
     for gpu in node_config.gpus(devices.gpus):
         if gpu.uuid in devices.ids_by_gpu.get(GPU_MEMORY, EMPTY):

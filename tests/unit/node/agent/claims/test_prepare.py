@@ -135,6 +135,15 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     assert "held by default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})), beside)
 
 
+def test_two_instances_of_one_gpu_count_as_two() -> None:
+    instances = [MigInstance("MIG-1", "1g.10gb", 9728, 3, 0), MigInstance("MIG-2", "1g.10gb", 9728, 4, 0)]
+    state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
+    both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
+    hold_claims(state, {both.uid: both}, 0)
+    held = bookings_of(state)
+    assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
+
+
 @pytest.mark.parametrize(
     ("claim", "text"),
     [
