@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
 _ASSUMED = {
+    "ResourceClaims": "none holds a GPU",
     "PodGroups": "there are none but those of -f FILE",
     "PriorityClasses": "those that pods name have the priority 0, and none is the default",
     "PodDisruptionBudgets": "none guards the pods that leave for others",
@@ -216,6 +217,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
     if live is not None:
         recognise(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
+        scenario.claims += live.claims or ()
     found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
@@ -291,7 +293,7 @@ def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[Nod
     """Return the nodes with what runs on them now."""
     from gputile.tools.views.inspect import node_summaries
 
-    return node_summaries(scenario.nodes, scenario.bound, configuration, time.time_ns())
+    return node_summaries(scenario.nodes, scenario.bound, configuration, time.time_ns(), scenario.claims)
 
 
 def _some(names: list[str]) -> str:

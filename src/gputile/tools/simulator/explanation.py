@@ -9,6 +9,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.api.wording import described, memory_text
 from gputile.api.workloads import Event
@@ -62,11 +63,16 @@ class PodExplanation:
 
 
 def explain_pod(
-    pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], configuration: Configuration, now_ns: int
+    pod: Pod,
+    nodes: Sequence[Node],
+    pods: Sequence[Pod],
+    configuration: Configuration,
+    now_ns: int,
+    claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
     """Return why ``pod``, one of ``pods``, is where it is, or pending, at ``now_ns`` (Unix time in nanoseconds)."""
     try:
-        subject = Subject(pod, nodes, pods, configuration, now_ns)
+        subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
         return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
     if pod.finished or pod.spec.node_name:

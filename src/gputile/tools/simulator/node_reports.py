@@ -9,13 +9,14 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.events import ClaimsReplaced, NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages
@@ -76,7 +77,13 @@ class Subject:
     """
 
     def __init__(
-        self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
+        self,
+        pod: Pod,
+        nodes: Sequence[Node],
+        pods: Iterable[Pod],
+        configuration: Configuration,
+        now_ns: int,
+        claims: Sequence[ResourceClaim] = (),
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self._others = {other.metadata.uid: other for other in others}
@@ -88,6 +95,7 @@ class Subject:
         self.ledger.apply(TimePassed(now_ns))
         self.ledger.apply(NodesReplaced(list(nodes)))
         self.ledger.apply(PodsReplaced(others))
+        self.ledger.apply(ClaimsReplaced(claims))
         for other in others:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
+from gputile.api.resource_claims import RESOURCE_API, ResourceClaim
 from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.api.wording import nearest
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
@@ -18,6 +19,7 @@ from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, expa
 
 DEFAULT_NAMESPACE = "default"
 _BUDGET = ("policy/v1", "PodDisruptionBudget")
+_CLAIM = (RESOURCE_API, "ResourceClaim")
 _NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
 
 
@@ -27,9 +29,9 @@ class Scenario:
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
     ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
-    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets. ``unit_mib`` is None where no description
-    names a memory unit. ``manifests`` are objects that have not been made pods yet; those that name no namespace are in
-    ``namespace``. ``notes`` are sentences about what was read loosely or left out.
+    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets, ``claims`` its ResourceClaims. ``unit_mib`` is
+    None where no description names a memory unit. ``manifests`` are objects that have not been made pods yet; those
+    that name no namespace are in ``namespace``. ``notes`` are sentences about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -38,6 +40,7 @@ class Scenario:
     waiting: list[Pod] = field(default_factory=list)
     groups: PodGroups = field(default_factory=PodGroups)
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
+    claims: list[ResourceClaim] = field(default_factory=list)
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
     namespace: str = DEFAULT_NAMESPACE
@@ -107,6 +110,8 @@ def read_scenario(
     _take_groups(rest, scenario)
     budgets = (each for each in rest if (each.api_version, each.kind) == _BUDGET and each.stored)
     scenario.budgets += [each.decode(PodDisruptionBudget) for each in budgets]
+    claims = (each for each in rest if (each.api_version, each.kind) == _CLAIM and each.stored)
+    scenario.claims += [each.decode(ResourceClaim) for each in claims]
     return scenario
 
 

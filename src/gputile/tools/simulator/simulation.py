@@ -21,7 +21,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
 from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, TimePassed
+from gputile.core.ledger.events import ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
@@ -119,6 +119,7 @@ class Simulation:
         self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
             self.ledger.apply(NodeApplied(node))
+        self.ledger.apply(ClaimsReplaced(scenario.claims))
         for pod in scenario.bound:
             self.ledger.apply(PodApplied(pod))
             self._predicates.place(pod, pod.spec.node_name)
