@@ -143,7 +143,7 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
     cluster, files = options.cluster or (), options.files or ()
     try:
         with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
-            return read_scenario(
+            scenario = read_scenario(
                 *load_files(cluster, files),
                 nodes=live.nodes if live is not None else None,
                 groups=live.groups if live is not None else None,
@@ -152,6 +152,9 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
             )
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
+    if live is not None:
+        scenario.claims.claims |= {each.key: each for each in live.claims or ()}
+    return scenario
 
 
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
@@ -217,7 +220,6 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
     if live is not None:
         recognise(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
-        scenario.claims += live.claims or ()
     found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
@@ -293,7 +295,9 @@ def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[Nod
     """Return the nodes with what runs on them now."""
     from gputile.tools.views.inspect import node_summaries
 
-    return node_summaries(scenario.nodes, scenario.bound, configuration, time.time_ns(), scenario.claims)
+    return node_summaries(
+        scenario.nodes, scenario.bound, configuration, time.time_ns(), scenario.claims.claims.values()
+    )
 
 
 def _some(names: list[str]) -> str:

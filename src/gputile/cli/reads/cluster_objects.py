@@ -97,7 +97,7 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
     if given is None:
         configuration = assumed(configuration, "no --config")
     pods = [*scenario.bound, *scenario.pending]
-    found = ClusterObjects(scenario.nodes, pods, configuration, "default", scenario.claims)
+    found = ClusterObjects(scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()])
     return _adopted(found, told=not looked_before)
 
 

@@ -79,11 +79,11 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             configured_mib=moment.configuration.unit_mib,
             namespace=moment.namespace,
         )
+        scenario.claims.claims |= {each.key: each for each in moment.claims}
         admission = Admission(moment.configuration, unsafe=moment.unsafe)
         expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
         recognise(scenario, moment.pods, expansion)
         scenario.budgets += moment.budgets or ()
-        scenario.claims += moment.claims
     except ManifestError as error:
         return WhatIf(error=str(error))
     decided = []
