@@ -83,7 +83,8 @@ def explain(
         found = _of_workload(type_.lower(), name, within, state.pods)
     if found is None:
         _not_there(key, state.pods, reach if not cluster else None)
-    explanation = explain_pod(found, state.nodes, state.pods, state.configuration, time.time_ns())
+    now_ns = time.time_ns()
+    explanation = explain_pod(found, state.nodes, state.pods, state.configuration, now_ns, state.claims)
     _write_answer(output, explanation, every=every_node)
     if not explanation.placed:
         raise typer.Exit(NOT_PLACED)

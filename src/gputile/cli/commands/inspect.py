@@ -159,7 +159,7 @@ class _View:
         from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
 
         nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes
-        shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns())
+        shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns(), state.claims)
         missing = [name for name in self.names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
         if self.names:
             shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]

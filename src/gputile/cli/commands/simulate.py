@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
 _ASSUMED = {
+    "ResourceClaims": "none holds a GPU",
     "PodGroups": "there are none but those of -f FILE",
     "PriorityClasses": "those that pods name have the priority 0, and none is the default",
     "PodDisruptionBudgets": "none guards the pods that leave for others",
@@ -142,7 +143,7 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
     cluster, files = options.cluster or (), options.files or ()
     try:
         with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
-            return read_scenario(
+            scenario = read_scenario(
                 *load_files(cluster, files),
                 nodes=live.nodes if live is not None else None,
                 groups=live.groups if live is not None else None,
@@ -151,6 +152,9 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
             )
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
+    if live is not None:
+        scenario.claims.claims |= {each.key: each for each in live.claims or ()}
+    return scenario
 
 
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
@@ -291,7 +295,9 @@ def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[Nod
     """Return the nodes with what runs on them now."""
     from gputile.tools.views.inspect import node_summaries
 
-    return node_summaries(scenario.nodes, scenario.bound, configuration, time.time_ns())
+    return node_summaries(
+        scenario.nodes, scenario.bound, configuration, time.time_ns(), scenario.claims.claims.values()
+    )
 
 
 def _some(names: list[str]) -> str:

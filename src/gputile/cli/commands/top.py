@@ -110,14 +110,10 @@ def _answer(
     """Return the rows; of pods, those of one namespace, "" for all."""
     import msgspec
 
-    from gputile.tools.web.state import PageState
+    from gputile.tools.web.state import page_state
     from gputile.tools.web.top_rows import top_answer
 
-    page = PageState(state.configuration)
-    page.time_passed(time.time_ns())
-    page.nodes_replaced(state.nodes)
-    page.pods_replaced(state.pods)
-    page.take_difference()
+    page = page_state(state.configuration, state.nodes, state.pods, state.claims, time.time_ns())
     tiles = list(page.page.nodes.values())
     found = top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
     pods = [pod for pod in found.pods if not namespace or pod.namespace == namespace]

@@ -80,13 +80,14 @@ def web(options: WebOptions) -> None:
     configuration = in_force(live.given, None, unit_in_force(live.nodes))
     if isinstance(live.configuration, UnknownConfiguration):
         configuration = assumed(configuration, live.configuration.why)
+    if (why := live.unlisted.get("ResourceClaims")) is not None:
+        note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not shown")
     set_up_logging(LogFormat.TEXT, verbose=False)
     login = LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
     settings = WebSettings(options.port, _ready if login is None else _serving, _beside, options.installed_in, login)
     try:
-        run_service(
-            serve(load_access(options.kubeconfig, options.context), configuration, live.nodes, live.pods, settings)
-        )
+        access = load_access(options.kubeconfig, options.context)
+        run_service(serve(access, configuration, live.nodes, live.pods, settings, live.claims))
     except (ConfigError, UnusableTls) as error:
         fail(str(error))
     except KubeError as error:

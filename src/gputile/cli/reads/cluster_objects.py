@@ -13,6 +13,7 @@ from gputile.cli.output.streams import BAD_INPUT, fail, note
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
+    from gputile.api.resource_claims import ResourceClaim
     from gputile.cli.options.common import Reach
     from gputile.cli.options.configuration import GivenConfiguration
 
@@ -34,12 +35,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ClusterObjects:
-    """The nodes and pods of a cluster, and the configuration in force there."""
+    """The nodes, pods and ResourceClaims of a cluster, and the configuration in force there."""
 
     nodes: "list[Node]"
     pods: "list[Pod]"
     configuration: "Configuration"
     namespace: str
+    claims: "Sequence[ResourceClaim]" = ()
 
     def again(self, source: Source) -> "ClusterObjects":
         """Return what the cluster has now, by the configuration that is known; leave where it cannot be read.
@@ -68,10 +70,13 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
         if not looked_before:
             for each in live.unread:
                 note(each)
+            if (why := live.unlisted.get("ResourceClaims")) is not None:
+                note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not counted")
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         if isinstance(live.configuration, UnknownConfiguration):
             configuration = assumed(configuration, live.configuration.why)
-        return _adopted(ClusterObjects(live.nodes, live.pods, configuration, live.namespace), told=not looked_before)
+        found = ClusterObjects(live.nodes, live.pods, configuration, live.namespace, live.claims or ())
+        return _adopted(found, told=not looked_before)
     if not looked_before:
         source.reach.not_used()
     from gputile.tools.simulator.manifests import ManifestError, told_together
@@ -91,7 +96,8 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if given is None:
         configuration = assumed(configuration, "no --config")
-    found = ClusterObjects(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")
+    pods = [*scenario.bound, *scenario.pending]
+    found = ClusterObjects(scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()])
     return _adopted(found, told=not looked_before)
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
-from gputile.api.well_known import UNSAFE_ACCESS_LABEL
+from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
+from gputile.api.well_known import CLAIMS_LABEL, UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
 from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.objects import ObjectDecoder, Reading, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder, Reading, Replaced, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission import PriorityClasses
@@ -35,7 +36,8 @@ class Live:
     ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are its own where they were asked for; ``unlisted``
     says by kind why they are not known.
     ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
-    cannot be read: nobody knows what they hold.
+    cannot be read: nobody knows what they hold. ``claims`` are its ResourceClaims, None where there are
+    none to be listed.
     """
 
     nodes: list[Node]
@@ -48,6 +50,7 @@ class Live:
     unlisted: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "default"
     unread: tuple[str, ...] = ()
+    claims: Sequence[ResourceClaim] | None = ()
 
     @property
     def given(self) -> GivenConfiguration | None:
@@ -64,43 +67,61 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
 
     async def read() -> Live:
         async with reads(reach) as connection:
-            (_, nodes), (_, pods), found = await asyncio.gather(
+            (_, nodes), (_, pods), (claims, no_claims), found = await asyncio.gather(
                 list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
                 list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
+                _claims(connection),
                 _configuration(connection, given, installed_in),
             )
+            unread_claims = claims.unreadable if claims is not None else ()
             unread = (
                 *_told("nodes", [f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable]),
                 *_told(
                     "pods",
                     [f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable],
                 ),
+                *_told(
+                    "ResourceClaims",
+                    [f"claim {each.namespace}/{each.name} cannot be read: {each.why}" for each in unread_claims],
+                ),
             )
-            read = Live(list(nodes.objects), list(pods.objects), found, namespace=connection.namespace, unread=unread)
-            if not groups:
-                return read
-            from gputile.tools.simulator.admission import listed_classes
-
-            known, no_groups = await read_groups(connection)
-            namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
-            budgets, no_budgets = await read_budgets(connection)
-            classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
-            unlisted = {
-                "PodGroups": no_groups,
-                "PriorityClasses": no_classes,
-                "PodDisruptionBudgets": no_budgets,
-                "namespaces": no_namespaces,
-            }
-            return replace(
-                read,
-                groups=known,
-                namespaces=namespaces or (),
-                priority_classes=listed_classes(classes) if classes is not None else None,
-                budgets=budgets or (),
-                unlisted={kind: why for kind, why in unlisted.items() if why is not None},
+            read = Live(
+                list(nodes.objects),
+                list(pods.objects),
+                found,
+                namespace=connection.namespace,
+                unread=unread,
+                claims=claims.objects if claims is not None else None,
             )
+            if no_claims is not None and _concern_claims(read.nodes, read.pods):
+                read = replace(read, unlisted={"ResourceClaims": no_claims})
+            return await _with_groups(connection, read) if groups else read
 
     return read_or_leave(read())
+
+
+async def _with_groups(connection: Reading, read: Live) -> Live:
+    """Return the cluster with what a simulation needs beside nodes, pods and claims."""
+    from gputile.tools.simulator.admission import listed_classes
+
+    known, no_groups = await read_groups(connection)
+    namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
+    budgets, no_budgets = await read_budgets(connection)
+    classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
+    unlisted = {
+        "PodGroups": no_groups,
+        "PriorityClasses": no_classes,
+        "PodDisruptionBudgets": no_budgets,
+        "namespaces": no_namespaces,
+    }
+    return replace(
+        read,
+        groups=known,
+        namespaces=namespaces or (),
+        priority_classes=listed_classes(classes) if classes is not None else None,
+        budgets=budgets or (),
+        unlisted={**read.unlisted, **{kind: why for kind, why in unlisted.items() if why is not None}},
+    )
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
@@ -139,6 +160,25 @@ async def _configuration(
     if isinstance(found, UnknownConfiguration):
         return UnknownConfiguration(f"namespace {namespace}: {found.why}")
     return found
+
+
+async def _claims(connection: Reading) -> tuple[Replaced[ResourceClaim] | None, str | None]:
+    """Return the ResourceClaims; None, and why, where they may not be listed; None alone if none are served.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    try:
+        return (await list_pages(connection, RESOURCE_CLAIMS_PATH, ObjectDecoder(ResourceClaim), {}))[1], None
+    except NotFound:
+        return None, None
+    except Forbidden as error:
+        return None, str(error)
+
+
+def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
+    """Return whether claims may hold GPUs: without their right, who has none of them shall not read of them."""
+    return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
 
 
 async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":

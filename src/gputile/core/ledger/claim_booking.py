@@ -33,6 +33,9 @@ class Claims:
     def uids(self) -> list[str]:
         return list(self._by_uid)
 
+    def all(self) -> list[ResourceClaim]:
+        return list(self._by_uid.values())
+
     def get(self, uid: str) -> ResourceClaim | None:
         return self._by_uid.get(uid)
 

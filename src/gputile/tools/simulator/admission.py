@@ -136,7 +136,8 @@ class Admission:
     def _reviewed(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
         namespace = pod["metadata"]["namespace"]
         found = self._asked(pod, namespace)
-        if not _is_webhooks(pod):
+        claims = self.configuration.features.claims and bool(pod["spec"].get("resourceClaims"))
+        if not claims and not _is_webhooks(pod):
             held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
             found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
         if found.refusals:
@@ -161,6 +162,7 @@ class Admission:
             namespace in self.unsafe,
             configuration.scheduler_name,
             configuration.gpu_time,
+            claims=configuration.features.claims,
         )
         try:
             return mutate(request, policy)

@@ -15,6 +15,7 @@ from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Quantity, ResourceList, Taint
 from gputile.api.quantity import MemorySize, QuantityError, decimal, parse_mib, parse_quantity
 from gputile.api.well_known import (
+    CLAIMS_LABEL,
     DEFAULT_UNIT_MIB,
     GPU_COUNT,
     INVENTORY_ANNOTATION,
@@ -283,7 +284,7 @@ class _Describer:
         non_gpu = self._non_gpu(described)
         capacity: ResourceList = dict(non_gpu)
         allocatable: ResourceList = dict(non_gpu)
-        if gpus:
+        if gpus and not inventory.claims:
             for resources, unhealthy in ((capacity, True), (allocatable, False)):
                 offered = resources_for_mode(mode, gpus, self._unit, count_unhealthy=unhealthy)
                 offered[WHOLE_GPU] *= inventory.replicas or 1
@@ -326,7 +327,10 @@ class _Describer:
                     raise self._error(f"{path}.memory", rule) from error
                 gpus.append(gpu)
         replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
-        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, replicas=replicas, bandwidth=links)
+        claims = self._by_claims(described.labels, mode, replicas)
+        inventory = Inventory(
+            tuple(gpus), mode=mode.value, unit_mib=self._unit, replicas=replicas, bandwidth=links, claims=claims
+        )
         try:
             return check_inventory(inventory)
         except InventoryError as error:
@@ -343,6 +347,14 @@ class _Describer:
         if not 2 <= replicas <= MOST_REPLICAS:
             raise self._error(f'labels["{REPLICAS_LABEL}"]', f"must be 2 to {MOST_REPLICAS}, is {text[:40]!r}")
         return replicas
+
+    def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
+        """Return whether the node gives its GPUs by ResourceClaims, as the label says."""
+        field = f'labels["{CLAIMS_LABEL}"]'
+        claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
+        if claims and (mode is Mode.SHARE or replicas):
+            raise self._error(field, f"it does not go with mode {Mode.SHARE}, nor with {_TIME_SLICING}")
+        return claims
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
         """Return the matrix of the whole node: what the groups say within them, PCIe between them."""

@@ -9,14 +9,17 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim, claims_of
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.api.wording import described, memory_text
 from gputile.api.workloads import Event
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.request import RequestError
+from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
+from gputile.tools.simulator.claims import unjudged
 from gputile.tools.simulator.fields import MistypedResources
 from gputile.tools.simulator.node_reports import (
     NodeReport,
@@ -62,11 +65,16 @@ class PodExplanation:
 
 
 def explain_pod(
-    pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], configuration: Configuration, now_ns: int
+    pod: Pod,
+    nodes: Sequence[Node],
+    pods: Sequence[Pod],
+    configuration: Configuration,
+    now_ns: int,
+    claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
     """Return why ``pod``, one of ``pods``, is where it is, or pending, at ``now_ns`` (Unix time in nanoseconds)."""
     try:
-        subject = Subject(pod, nodes, pods, configuration, now_ns)
+        subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
         return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
     if pod.finished or pod.spec.node_name:
@@ -77,9 +85,12 @@ def explain_pod(
 
 
 def _pending(subject: Subject) -> PodExplanation:
+    if subject.invalid:
+        said = f"{subject.invalid}. kube-scheduler may allocate it all the same: where is not known here."
+        return PodExplanation(subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False)
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
-    text = [f"Pod {subject.pod.key} {asks(subject.request)}."]
+    text = _asked(subject)
     waiting = waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration)
     if waiting is not None:
         text.append(f"Nobody looks for a node for it yet: {waiting}.")
@@ -100,6 +111,25 @@ def _pending(subject: Subject) -> PodExplanation:
         state, text = "Preempts", [*text, preempts]
     placed = bool(fitting) or preempts is not None
     return PodExplanation(subject.pod, state, text, placed, reports, remedies(subject, reports))
+
+
+def _asked(subject: Subject) -> list[str]:
+    """Return sentences on what the pod asks for, and on what of it only kube-scheduler can judge."""
+    pod = subject.pod
+    if not pod.spec.resource_claims:
+        return [f"Pod {pod.key} {asks(subject.request)}."]
+    asked = [asks(Request(shape, CLAIM_UNIT_MIB, ())) for shape in subject.shapes]
+    allocated = [claim.metadata.name for claim in subject.claims if claim.status.allocation is not None]
+    asked += [f"has GPUs by claim {name}, which is allocated" for name in allocated]
+    if not asked:
+        asked = [asks(subject.request) if subject.request else "has no claim for gputile's GPUs that is known"]
+    known = {claim.metadata.name for claim in subject.claims}
+    others = [name for name in claims_of(pod) if name not in known]
+    not_made = len(pod.spec.resource_claims) - len(claims_of(pod))
+    unseen = [f"claim {name}, which is for other devices or does not exist" for name in others]
+    unseen += [f"{not_made} claim(s) that have not been made yet"] if not_made else []
+    unseen += filter(None, map(unjudged, subject.claims))
+    return [f"Pod {pod.key} {' and '.join(asked)}.", *(f"Not judged: {each}." for each in unseen)]
 
 
 def _preempts(subject: Subject) -> str | None:

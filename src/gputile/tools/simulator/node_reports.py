@@ -9,18 +9,22 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.devices.gang_membership import gang_of, gated
-from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
+from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
+from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.events import ClaimsReplaced, NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages
+from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
+from gputile.core.scheduling.claims import claimed_shapes, filter_pod_with_claims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
 from gputile.tools.simulator.proposals import overlooked
 
 
@@ -68,7 +72,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Subject:
     """A pod in its cluster, with the ledger of everything else.
 
-    ``request`` is None for a pod that asks for no GPU. Reservations that have expired by ``now_ns``, Unix time in
+    ``request`` is None for a pod that asks for no GPU, or by ``claims``: then ``shapes`` is what is not allocated of
+    these, and ``invalid`` why that cannot be said. Reservations that have expired by ``now_ns``, Unix time in
     nanoseconds, do not count.
 
     Raises:
@@ -76,7 +81,13 @@ class Subject:
     """
 
     def __init__(
-        self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
+        self,
+        pod: Pod,
+        nodes: Sequence[Node],
+        pods: Iterable[Pod],
+        configuration: Configuration,
+        now_ns: int,
+        claims: Sequence[ResourceClaim] = (),
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self._others = {other.metadata.uid: other for other in others}
@@ -88,10 +99,20 @@ class Subject:
         self.ledger.apply(TimePassed(now_ns))
         self.ledger.apply(NodesReplaced(list(nodes)))
         self.ledger.apply(PodsReplaced(others))
+        self.ledger.apply(ClaimsReplaced(claims))
         for other in others:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
         self.engine = PlacementEngine(self.ledger)
+        self.claims = list(self.ledger.claims.of_pod(pod))
+        self.shapes: tuple[Shape, ...] = ()
+        self.invalid = ""
+        if self.claims and self.request is not None:
+            raise RequestError(BOTH_WAYS)
+        try:
+            self.shapes = claimed_shapes(self.ledger, pod)
+        except RequestError as error:
+            self.invalid = str(error)
 
     @property
     def others(self) -> list[Pod]:
@@ -159,14 +180,28 @@ class Subject:
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
-        found = [self._report(name, reason) for name, reason in self.predicates.reasons(self.pod).items()]
+        in_tree = self.predicates.reasons(self.pod)
+        shut = filter_pod_with_claims(self.engine, self.pod, list(in_tree)).nodes.refused if self.claims else {}
+        found = [self._report(name, reason, shut.get(name)) for name, reason in in_tree.items()]
         found.sort(key=lambda each: (not each[1].fits, bool(each[1].in_tree), each[0], each[1].name))
         return [report for _, report in found]
 
-    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
-        """Return a node's verdict, and before it by what it is sorted: how little is missing."""
+    def _report(
+        self, name: str, in_tree: Refusal[PredicateRule] | None, shut: str | None
+    ) -> tuple[tuple[int, int], NodeReport]:
+        """Return a node's verdict, and before it by what it is sorted: how little is missing.
+
+        ``shut`` is why it takes no pods with claims at all.
+        """
         state, request = self.engine.state(name), self.request
-        refused = self.engine.refusal(request, name) if request is not None else None
+        if self.claims:
+            found = allocate_claims(self.engine, self.pod, name)
+            refused = found if isinstance(found, Refusal) else None
+            if shut is not None:
+                refused = Refusal(FitRule.BROKEN, shut.removeprefix(f"{name}: "))
+            request = self._claimed(state)
+        else:
+            refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
             in_tree = None  # the same in fewer words
         gpus = state.gpus if state is not None and request is not None else ()
@@ -180,6 +215,14 @@ class Subject:
             fits=in_tree is None and refused is None,
         )
         return _nearness(state, refused), report
+
+    def _claimed(self, state: NodeState | None) -> Request | None:
+        """Return the largest of the pod's claims as it counts on a node; None where all of them are allocated."""
+        if not self.shapes or state is None:
+            return None
+        largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
+        requests = claim_requests(largest, host_request(self.pod))
+        return next((each for each in requests if serves(state.serving_mode, each.shape)), requests[0])
 
     def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
         lacks = ""
@@ -201,10 +244,12 @@ def asks(request: Request | None) -> str:
         return "asks for no GPU: gputile has no say in where it goes"
     shape = request.shape
     gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
+    if shape.kind is not RequestKind.SHARED and shape.by_claims:
+        return "asks for one whole GPU by a claim" if shape.gpus == 1 else f"asks for {shape.gpus} GPUs by a claim"
     if shape.kind is not RequestKind.SHARED:
         return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
-    return f"asks for {memory_text(shape.mib)}{compute} on {gpus}"
+    return f"asks for {memory_text(shape.mib)}{compute} on {gpus}{' by a claim' if shape.by_claims else ''}"
 
 
 def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:

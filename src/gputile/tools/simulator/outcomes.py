@@ -123,7 +123,7 @@ def advice(
     """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
 
     The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
-    than free capacity. ``now_ns`` is Unix time in nanoseconds.
+    than free capacity, or have claims. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
     there = pods_after(scenario, outcomes, simulation)
@@ -132,7 +132,11 @@ def advice(
     found: dict[str, Advice] = {}
     subject: Subject | None = None
     for pod in pods:
-        if waiting_for(pod) is not None or (configuration.admission.gangs and gang_of(pod) is not None):
+        if (
+            pod.spec.resource_claims
+            or waiting_for(pod) is not None
+            or (configuration.admission.gangs and gang_of(pod) is not None)
+        ):
             continue
         try:
             subject = subject.instead(pod) if subject else Subject(pod, scenario.nodes, there, configuration, now_ns)

@@ -1,7 +1,7 @@
 """Reads the input of a simulation, files of nodes, running pods and workloads, as one cluster."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -11,6 +11,7 @@ from gputile.api.wording import nearest
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.claims import KnownClaims
 from gputile.tools.simulator.described_cluster import MOST_NODES, described_nodes, described_unit, written_node
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
@@ -27,9 +28,9 @@ class Scenario:
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
     ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
-    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets. ``unit_mib`` is None where no description
-    names a memory unit. ``manifests`` are objects that have not been made pods yet; those that name no namespace are in
-    ``namespace``. ``notes`` are sentences about what was read loosely or left out.
+    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is
+    None where no description names a memory unit. ``manifests`` are objects that have not been made pods yet; those
+    that name no namespace are in ``namespace``. ``notes`` are sentences about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Scenario:
     waiting: list[Pod] = field(default_factory=list)
     groups: PodGroups = field(default_factory=PodGroups)
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
+    claims: KnownClaims = field(default_factory=KnownClaims)
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
     namespace: str = DEFAULT_NAMESPACE
@@ -107,6 +109,8 @@ def read_scenario(
     _take_groups(rest, scenario)
     budgets = (each for each in rest if (each.api_version, each.kind) == _BUDGET and each.stored)
     scenario.budgets += [each.decode(PodDisruptionBudget) for each in budgets]
+    for each in rest:
+        scenario.claims.add(each)
     return scenario
 
 
@@ -116,7 +120,7 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
     Raises:
         ManifestError: objects cannot be used.
     """
-    expansion = expand(scenario.manifests, scenario.nodes, intake)
+    expansion = expand(scenario.manifests, scenario.nodes, replace(intake, claims=scenario.claims))
     scenario.manifests = []
     scenario.notes += expansion.notes
     known = {node.metadata.name for node in scenario.nodes}
@@ -141,7 +145,9 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
     loaded = load_manifests(paths)
     within = [manifest.within(scenario.namespace) for manifest in loaded]
     _take_groups(within, scenario)
-    expansion = expand(within, scenario.nodes, intake)
+    for each in within:
+        scenario.claims.add(each)
+    expansion = expand(within, scenario.nodes, replace(intake or Intake(), claims=scenario.claims))
     scenario.notes += expansion.notes
     pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
     if not pods:

@@ -10,27 +10,31 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
 from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, TimePassed
+from gputile.core.ledger.events import ClaimApplied, ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
+from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import TOP_SCORE, Decision, PlacementEngine
+from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, Likenesses, NodeStates, bind, settle
 from gputile.tools.simulator.gangs import (
     PodBatch,
@@ -49,6 +53,7 @@ from gputile.tools.simulator.scenario import Scenario
 RANK_WEIGHT = 2000
 IN_A_ROW = 4  # so many equal pods one after the other pay for what places equal pods faster
 _MOST_ROUNDS = 32  # so long may a chain of pods be, each with affinity to one that comes later
+_NO_GANG = "pods of gangs ask by extended resources: claims are allocated pod by pod"
 _NOBODY: Mapping[GangName, int] = {}
 
 
@@ -89,6 +94,7 @@ class Simulation:
     engine: PlacementEngine = field(init=False)
     _predicates: Predicates = field(init=False)
     _groups: PodGroups = field(init=False, default_factory=PodGroups)
+    _claims: KnownClaims = field(init=False, default_factory=KnownClaims)
     _placed_on: list[str] = field(init=False, default_factory=list)
     _states: NodeStates = field(init=False)
     _refusals: Refusals = field(init=False)
@@ -116,9 +122,11 @@ class Simulation:
         self._last = self._equal = self._known_nodes = None
         self._refused.clear()
         self._groups = scenario.groups
+        self._claims = scenario.claims
         self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
             self.ledger.apply(NodeApplied(node))
+        self.ledger.apply(ClaimsReplaced([*scenario.claims.claims.values()]))
         for pod in scenario.bound:
             self.ledger.apply(PodApplied(pod))
             self._predicates.place(pod, pod.spec.node_name)
@@ -191,6 +199,8 @@ class Simulation:
 
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[PodOutcome]:
         """Place the pods of a gang that start together and as many more of it as fit, or none at all."""
+        if any(pod.spec.resource_claims for pod in pods):
+            return [PodOutcome(pod, None, None, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
         if (why := incomplete(gang, size, running, len(pods), self._groups)) is not None:
             return [PodOutcome(pod, None, None, why) for pod in pods]
@@ -222,6 +232,9 @@ class Simulation:
 
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
         """Decide one pod. A pod equal to a refused one is refused too, as long as no other pod is placed."""
+        if pod.spec.resource_claims:
+            self._last = self._equal = None
+            return self._decide_by_claims(pod)
         if self._predicates.concerns_others(pod):
             self._last = self._equal = None
             return self._decide_alone(pod, now_ns)
@@ -322,6 +335,49 @@ class Simulation:
             settle(self.ledger, pod, node)
             return PodOutcome(pod, node, None, f"{reason}; asks for no GPU")
         return self._placed(pod, self._fitting(pod, request, node, now_ns), reason)
+
+    def _decide_by_claims(self, pod: Pod) -> PodOutcome:
+        """Place a pod with ResourceClaims on the best of the nodes where kube-scheduler can allocate them."""
+        if (waiting := waiting_for(pod)) is not None:
+            return PodOutcome(pod, None, None, waiting)
+        pod, made = self._claims.made_for(pod)
+        for claim in made:
+            self.ledger.apply(ClaimApplied(claim))
+        in_tree = self._predicates.reasons(pod)
+        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        try:
+            if self.engine.request(pod) is not None:
+                return PodOutcome(pod, None, None, BOTH_WAYS)
+            verdict = filter_pod_with_claims(self.engine, pod, open_to_pod)
+            why = {name: Refusal(FitRule.BROKEN, text) for name, text in verdict.nodes.refused.items()}
+            ranks = dict(zip(open_to_pod, rank_pod_with_claims(self.engine, pod, open_to_pod), strict=True))
+            scores = self._predicates.scores(pod, open_to_pod)
+            for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
+                found = why.get(node) or allocate_claims(self.engine, pod, node)
+                if not isinstance(found, Refusal):
+                    return self._allocated(pod, node, found)
+                why[node] = found
+        except RequestError as error:
+            return PodOutcome(pod, None, None, str(error))
+        told = list(dict.fromkeys(why.values()))
+        by_gpu = [told.index(why[name]) if name in why else FITS for name in self._predicates.node_names]
+        refusals = node_refusals(in_tree.values())
+        return PodOutcome(
+            pod, None, None, fits_nowhere_text(self._nodes().names, refusals, told, np.array(by_gpu, np.intp))
+        )
+
+    def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
+        """Place a pod whose claims are allocated so."""
+        settle(self.ledger, pod, node)
+        for claim in claims:
+            self.ledger.apply(ClaimApplied(claim))
+        bookings = (self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod))
+        held = [each.allocation for each in bookings if each is not None and each.allocation is not None]
+        if not held:
+            return PodOutcome(pod, node, None, "its claims ask for no GPU")
+        shares = tuple(share for each in held for share in each.gpus)
+        allocation = msgspec.structs.replace(held[0], gpus=shares, whole=all(each.whole for each in held))
+        return PodOutcome(pod, node, allocation, f"by claims: {Decision(node, (), allocation).text()}")
 
     def _preempting(self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
         """Place a pod that fits nowhere where others leave for it; where nobody can, say why it fits nowhere."""

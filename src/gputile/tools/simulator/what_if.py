@@ -71,6 +71,7 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
     moving = [pod for pod in scenario.bound if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)]
     scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in leaving]
     scenario.pending = [*map(_unbound, moving), *scenario.pending]
+    scenario.claims.release(leaving)
 
 
 def _stays(pod: Pod) -> bool:
@@ -143,7 +144,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
     """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and ask for what they have now.
 
     A pod of a GPU that several have in turns asks for its part of the memory, and one of a whole GPU for all of it,
-    unless ``needs`` says less.
+    unless ``needs`` says less. Nodes that give their GPUs by claims stay as they are.
     """
     known: dict[str, Inventory] = {}
     for node in scenario.nodes:
@@ -151,6 +152,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         with suppress(InventoryError):
             if text is not None:
                 known[node.metadata.name] = decode_inventory(text)
+    known = {name: inventory for name, inventory in known.items() if not inventory.claims}
     moving, staying = list[Pod](), list[Pod]()
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)

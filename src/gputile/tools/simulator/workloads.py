@@ -22,6 +22,7 @@ from gputile.api.wording import broken_label_name, memory_text, nearest, shown
 from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.claims import KnownClaims
 from gputile.tools.simulator.controllers import (
     AS_IF_RESUMED,
     CONTROLLERS,
@@ -108,6 +109,7 @@ class Intake:
 
     ``accepted`` are objects that an API server would store: it knows their fields better. With ``ignore_unknown``
     objects of unknown kinds are left out. ``tell_kinds`` is how the user can say where GPUs are asked for.
+    Pods may name ``claims``.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -115,6 +117,7 @@ class Intake:
     unknown_fields: UnknownFields = UnknownFields.REFUSED
     ignore_unknown: bool = False
     accepted: frozenset[Origin] = frozenset()
+    claims: KnownClaims = field(default_factory=KnownClaims)
     tell_kinds: str = "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
 
 
@@ -335,9 +338,9 @@ class _Expander:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec:
             raise origin.error(f"{prefix}spec.containers", MISSING)
-        if spec.get("resourceClaims"):
-            rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
-            raise origin.error(f"{prefix}spec.resourceClaims", rule)
+        for each in spec.get("resourceClaims", ()):
+            if why := self._intake.claims.why_not(pod["metadata"]["namespace"], each):
+                raise origin.error(f"{prefix}spec.resourceClaims", why)
         self._refuse_words_of_others(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:

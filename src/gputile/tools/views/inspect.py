@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from gputile.api.wording import described
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.ledger.booking import Booking, booking_of
+from gputile.core.ledger.claim_booking import claim_booking, claim_node
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.reservations import reserved_booking
 from gputile.tools.views.terminal_text import aligned, inert
@@ -18,6 +20,7 @@ from gputile.tools.views.terminal_text import aligned, inert
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
+    from gputile.api.resource_claims import ResourceClaim
     from gputile.core.ledger.ledger import Ledger
 
 _RULE = "-" * 86
@@ -95,9 +98,13 @@ def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
 
 
 def node_summaries(
-    nodes: "Iterable[Node]", pods: "Iterable[Pod]", configuration: "Configuration", now_ns: int
+    nodes: "Iterable[Node]",
+    pods: "Iterable[Pod]",
+    configuration: "Configuration",
+    now_ns: int,
+    claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return what a ledger of these nodes and pods has at ``now_ns``, without its arrays: loading numpy takes long."""
+    """Return what a ledger of these objects has at ``now_ns``, without its arrays: loading numpy takes long."""
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -107,6 +114,12 @@ def node_summaries(
                 continue
         bookings.setdefault(booking.node, []).append(booking)
     known = sorted((node_info_of(node, configuration) for node in nodes), key=lambda info: info.name)
+    by_name = {info.name: info for info in known}
+    for claim in claims:
+        group = configuration.trust.group_of(claim.metadata.namespace)
+        booking = claim_booking(claim, by_name.get(claim_node(claim)), group)
+        if booking is not None:
+            bookings.setdefault(booking.node, []).append(booking)
     return _worth_showing(_node(info, bookings.get(info.name, ())) for info in known)
 
 
@@ -179,8 +192,11 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
-    """Return the memory unit to count in, MiB: the one in force on all shared nodes, else the configured one."""
-    in_force = {node.unit_mib for node in nodes if node.shared}
+    """Return the memory unit to count in, MiB: the one in force on all shared nodes, else the configured one.
+
+    Claims ask for MiB, and would have tables of nodes of claims count in these.
+    """
+    in_force = {node.unit_mib for node in nodes if node.shared and node.unit_mib != CLAIM_UNIT_MIB}
     return in_force.pop() if len(in_force) == 1 else configured_mib
 
 

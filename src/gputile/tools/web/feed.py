@@ -1,4 +1,4 @@
-"""Watches nodes and pods for the page, logs what changes, and streams that to browsers.
+"""Watches nodes, pods and claims for the page, logs what changes, and streams that to browsers.
 
 A browser that stops reading is disconnected, so that it delays no other.
 """
@@ -16,6 +16,7 @@ from aiohttp import web
 
 from gputile.api.core import Node, Pod
 from gputile.api.quantity import MIB
+from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
@@ -139,7 +140,8 @@ class Viewer:
 class Feed:
     """The page's state, and the log of its changes."""
 
-    def __init__(self, connection: Connection, state: PageState) -> None:
+    def __init__(self, connection: Connection, state: PageState, *, claims: bool = True) -> None:
+        """``claims`` is whether ResourceClaims can be watched."""
         self.state = state
         self.log = ChangeLog()
         self.status = FeedStatus()
@@ -148,12 +150,15 @@ class Feed:
         self._dirty = asyncio.Event()
         self._pods = Reflector(connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, self._node, on_list=self._nodes_listed)
+        self._claims = Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, self._claim) if claims else None
 
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             for work in (self._pods.run(), self._nodes.run(), self._publish(), self._look(), self._ask()):
                 group.create_task(work)
+            if self._claims is not None:
+                group.create_task(self._claims.run())
 
     async def publish(self) -> None:
         """Write what has changed into the log now: much of it as several changes, between which others get their turn.
@@ -180,7 +185,8 @@ class Feed:
         while True:
             self.state.time_passed(time.time_ns())
             self._dirty.set()
-            troubles = (self._nodes.trouble, self._pods.trouble, self._unanswered)
+            of_claims = self._claims.trouble if self._claims is not None else None
+            troubles = (self._nodes.trouble, self._pods.trouble, of_claims, self._unanswered)
             text = next((str(each) for each in troubles if each is not None), "")
             if text != self.status.trouble:
                 since = self.status.since if text and self.status.trouble else int(time.time())
@@ -218,6 +224,18 @@ class Feed:
             case Deleted(node):
                 self.state.node_deleted(node.metadata.name)
             case Replaced() | UnreadableObject():
+                return
+        self._dirty.set()
+
+    def _claim(self, event: WatchEvent[ResourceClaim]) -> None:
+        match event:
+            case Applied(claim):
+                self.state.claim_applied(claim)
+            case Deleted(claim):
+                self.state.claim_deleted(claim.metadata.uid)
+            case Replaced(claims, unreadable):
+                self.state.claims_replaced(claims, frozenset(each.uid for each in unreadable))
+            case UnreadableObject():
                 return
         self._dirty.set()
 

@@ -10,6 +10,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
@@ -38,6 +39,7 @@ class Moment:
     unsafe: frozenset[str] = frozenset()
     namespace: str = "default"
     budgets: Sequence[PodDisruptionBudget] | None = None
+    claims: Sequence[ResourceClaim] = ()
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,7 +63,7 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
 
 def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
     """Return what ``gputile explain`` says of a pod, with the nodes that come closest."""
-    found = explain_pod(pod, moment.nodes, moment.pods, moment.configuration, time.time_ns())
+    found = explain_pod(pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims)
     return explain_answer(found, MOST_NODES)
 
 
@@ -77,6 +79,7 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             configured_mib=moment.configuration.unit_mib,
             namespace=moment.namespace,
         )
+        scenario.claims.claims |= {each.key: each for each in moment.claims}
         admission = Admission(moment.configuration, unsafe=moment.unsafe)
         expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
         recognise(scenario, moment.pods, expansion)

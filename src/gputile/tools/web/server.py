@@ -12,6 +12,7 @@ from typing import Any, Final
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
@@ -22,7 +23,7 @@ from gputile.tools.web.app import PageApp, PageSources
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
-from gputile.tools.web.state import PageState
+from gputile.tools.web.state import page_state
 from gputile.tools.web.usage import Made, UsageReader, made_of
 from gputile.tools.web.usage_feed import UsageFeed
 from gputile.tools.web.viewers import Viewers
@@ -65,26 +66,29 @@ class WebSettings:
 
 
 async def serve(
-    access: Access, configuration: Configuration, nodes: Sequence[Node], pods: Sequence[Pod], settings: WebSettings
+    access: Access,
+    configuration: Configuration,
+    nodes: Sequence[Node],
+    pods: Sequence[Pod],
+    settings: WebSettings,
+    claims: Sequence[ResourceClaim] | None = None,
 ) -> None:
-    """Serve the page of a cluster that had these nodes and pods a moment ago, until cancelled.
+    """Serve the page of a cluster that had these objects a moment ago, until cancelled.
+
+    ``claims`` are None where they cannot be listed, so not watched either.
 
     Raises:
         PortError: a port cannot be opened.
         UnusableTls: there is no certificate to serve with.
     """
-    state = PageState(configuration)
-    state.time_passed(time.time_ns())
-    state.nodes_replaced(nodes)
-    state.pods_replaced(pods)
-    state.take_difference()
+    state = page_state(configuration, nodes, pods, claims or (), time.time_ns())
 
     def made(node: str) -> Made:
         tile = state.tile(node)
         return made_of(tile) if tile is not None else {}
 
     async with Connection(access) as connection, AsyncExitStack() as ending:
-        feed = Feed(connection, state)
+        feed = Feed(connection, state, claims=claims is not None)
         usage = UsageFeed(UsageReader(connection, settings.installed_in), made)
         viewers = Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
         if viewers is not None:
@@ -100,6 +104,7 @@ async def serve(
                 beside.unsafe,
                 connection.namespace,
                 beside.budgets,
+                state.claims,
             )
 
         sources = PageSources(feed, usage, connection, moment, viewers)

@@ -8,7 +8,11 @@ from itertools import islice
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import ResourceClaim
 from gputile.core.ledger.events import (
+    ClaimApplied,
+    ClaimDeleted,
+    ClaimsReplaced,
     NodeApplied,
     NodeDeleted,
     NodesReplaced,
@@ -92,6 +96,18 @@ class PageState:
         for node in nodes:
             self.node_applied(node)
 
+    def claim_applied(self, claim: ResourceClaim) -> None:
+        """A ResourceClaim was created or changed."""
+        self._ledger.apply(ClaimApplied(claim))
+
+    def claim_deleted(self, uid: str) -> None:
+        """A ResourceClaim is gone."""
+        self._ledger.apply(ClaimDeleted(uid))
+
+    def claims_replaced(self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()) -> None:
+        """Take a complete list of the claims; ``unreadable`` are UIDs of those of which the last word stands."""
+        self._ledger.apply(ClaimsReplaced(claims, unreadable))
+
     def time_passed(self, now_ns: int) -> None:
         """It is ``now_ns``, Unix time in nanoseconds: reservations that end by then keep nothing any more."""
         self._ledger.apply(TimePassed(now_ns))
@@ -107,6 +123,11 @@ class PageState:
     def pods(self) -> list[Pod]:
         """The pods now."""
         return list(self._pods.values())
+
+    @property
+    def claims(self) -> list[ResourceClaim]:
+        """The claims now that concern gputile's GPUs."""
+        return self._ledger.claims.all()
 
     @property
     def page(self) -> PageContent:
@@ -207,6 +228,23 @@ class PageState:
             elif found != self._pending.get(key):
                 changed[key] = self._pending[key] = found
         return changed, tuple(key for key in gone if key not in changed)
+
+
+def page_state(
+    configuration: Configuration,
+    nodes: Sequence[Node],
+    pods: Sequence[Pod],
+    claims: Sequence[ResourceClaim],
+    now_ns: int,
+) -> PageState:
+    """Return the page of a cluster that has these objects at ``now_ns``, Unix time in nanoseconds."""
+    state = PageState(configuration)
+    state.time_passed(now_ns)
+    state.nodes_replaced(nodes)
+    state.pods_replaced(pods)
+    state.claims_replaced(claims)
+    state.take_difference()
+    return state
 
 
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:

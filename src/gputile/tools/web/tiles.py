@@ -70,7 +70,7 @@ def node_tile(
         for i, gpu in enumerate(info.inventory.gpus)
     )
     total_of = {gpu.index: gpu.total for gpu in gpus}
-    blocks = [_pod_tile(each, index_of, total_of, info, pods.get(each.uid)) for each in bookings]
+    blocks = [_pod_tile(each, index_of, total_of, info, pods.get(_pod_uid(ledger, each))) for each in bookings]
     booked = {each.uid: block for each, block in zip(bookings, blocks, strict=True)}
     for pod in on_instances:
         uid = pod.metadata.uid
@@ -137,6 +137,12 @@ def _pod_tile(
         asked=0 if shares else booking.asked_mib,
         problem=f"it holds GPU {missing}, which the node does not have" if missing else booking.problem,
     )
+
+
+def _pod_uid(ledger: Ledger, booking: Booking) -> str:
+    """Return the UID of the pod that a booking is of; that of a ResourceClaim is of the pod that it is reserved for."""
+    claim = ledger.claims.get(booking.uid)
+    return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
 def _named(pod: Pod) -> PodTile:

@@ -1,6 +1,7 @@
 """Commands that read a live cluster go by the configuration that is in force there."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import RESOURCE_API, RESOURCE_CLAIMS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.cli.options.common import Reach
@@ -18,6 +20,8 @@ from gputile.cli.reads.live_cluster import read_cluster
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.claimbuilders import claim, pod_with_claims
+from tests.fakes.claimbuilders import result as allocated
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4", "V3")
@@ -180,3 +184,54 @@ def test_a_credential_plugin_is_asked_once_for_several_looks(
     Path(kubeconfig).write_text(yaml.safe_dump(document))
     read_cluster(reach, None, "gputile")
     assert counted.read_text() == "x\nx\n", "another plugin may give another credential"
+
+
+CLAIM = claim("c", allocated("n", 0, memory="4Gi"), pods=["w"], memory="4Gi")
+
+
+def put_claim(server: FakeApiServer) -> None:
+    """Store a node of claims, and a claim for 4 of its 15 GiB, which pod w uses."""
+    put(server, gpu_node("n", mode="cgpu", sizes=[15 * GIB], claims=True), pod_with_claims("w", "c"))
+    server.store[RESOURCE_CLAIMS_PATH] = {"c": msgspec.to_builtins(CLAIM)}
+
+
+@pytest.mark.requirement("B8")
+def test_gpus_of_a_node_of_claims_show_who_holds_them(server: FakeApiServer, kubeconfig: str) -> None:
+    put_claim(server)
+    inspected = run.invoke(app, ["inspect", "-d", "--kubeconfig", kubeconfig])
+    assert "ResourceClaims" not in inspected.stderr
+    assert re.search(r"^w +default +4$", inspected.stdout, re.MULTILINE), inspected.output
+    top = json.loads(run.invoke(app, ["top", "-o", "json", "--kubeconfig", kubeconfig]).stdout)
+    assert [(each["name"], each["bookedMib"]) for each in top["pods"]] == [("w", 4 * GIB)]
+
+
+@pytest.mark.requirement("B8")
+@pytest.mark.parametrize("command", [["inspect"], ["top"], ["explain", "w"]])
+def test_claims_that_may_not_be_listed_are_told_of_once(
+    server: FakeApiServer, kubeconfig: str, command: list[str]
+) -> None:
+    put_claim(server)
+    server.refused[RESOURCE_CLAIMS_PATH] = 403, "Forbidden"
+    found = run.invoke(app, [*command, "--kubeconfig", kubeconfig])
+    assert found.stderr.count("ResourceClaims are not known") == 1, found.output
+
+
+@pytest.mark.requirement("B8")
+def test_nothing_is_said_of_claims_where_nobody_uses_any(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine(), pod("w", mem=4))
+    server.refused[RESOURCE_CLAIMS_PATH] = 403, "Forbidden"
+    assert "ResourceClaims" not in run.invoke(app, ["inspect", "--kubeconfig", kubeconfig]).stderr
+
+
+@pytest.mark.requirement("B8")
+def test_a_dump_tells_what_claims_hold(tmp_path: Path) -> None:
+    node = gpu_node("n", mode="cgpu", sizes=[15 * GIB], claims=True)
+    kinds = {"v1": ("Node", node), RESOURCE_API: ("ResourceClaim", CLAIM)}
+    items = [
+        {"apiVersion": version, "kind": kind} | msgspec.to_builtins(each) for version, (kind, each) in kinds.items()
+    ]
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    inspected = run.invoke(app, ["inspect", "--cluster", str(dump), "-o", "json"])
+    (node_shown,) = json.loads(inspected.stdout)["nodes"]
+    assert [each["name"] for each in node_shown["pods"]] == ["w"]

@@ -208,7 +208,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
             workload("Deployment")
             .replace("image: i", "image: i, resources: {claims: [{name: x}]}")
             .replace("containers:", "resourceClaims: [{name: x, resourceClaimName: 'y'}], containers:"),
-            "spec.template.spec.resourceClaims: devices of ResourceClaims are allocated by kube-scheduler",
+            "spec.template.spec.resourceClaims: there is no ResourceClaim default/y to judge",
         ),
     ],
 )

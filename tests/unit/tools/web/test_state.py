@@ -18,6 +18,7 @@ from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
+from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -260,3 +261,17 @@ async def test_news_wake_all_who_wait() -> None:
     log.append(b"one")
     async with asyncio.timeout(30):
         await asyncio.gather(*waiting)
+
+
+@pytest.mark.requirement("B8")
+def test_a_claim_shows_on_its_gpu_until_it_is_gone() -> None:
+    state = PageState(Configuration())
+    state.nodes_replaced([gpu_node("n", mode="cgpu", claims=True)])
+    state.take_difference()
+    state.claim_applied(claim("c", result("n", 1, memory="3Gi"), pods=["trainer"], memory="3Gi"))
+    (tile,) = state.take_difference().nodes.values()
+    assert [(each.name, each.shares) for each in tile.pods] == [("trainer", (TileShare(1, 3 * GIB, 0),))]
+    state.claims_replaced([])
+    (tile,) = state.take_difference().nodes.values()
+    assert not tile.pods
+    assert not any(gpu.booked for gpu in tile.gpus)
