@@ -20,12 +20,14 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests on real nodes, which run beside those that need a control plane alone (``--dist loadgroup``)."""
+    """Group the tests that share a cluster of pods, single nodes or a control plane: groups run beside each other."""
     for item in items:
         on_node = "node_programs" in getattr(item, "fixturenames", ())
         if on_node:
             item.add_marker("node")
-        if HERE in item.path.parents:
+        if HERE / "pods" in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("pods"))
+        elif HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("nodes" if on_node else "plane"))
 
 

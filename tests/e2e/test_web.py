@@ -81,7 +81,7 @@ async def test_tiles_are_the_ledger_and_a_new_pod_appears(
         await tab.run("document.querySelector('#view-pending .link').click()")
         await tab.until("document.querySelector('#panel .state')")
         text = await tab.run("document.getElementById('panel').textContent")
-        assert "its largest GPU has 24 units" in text
+        assert "its largest GPU has 24 GiB" in text
         await tab.key("Escape")
         await tab.key("1")
         cluster.nodes.delete_pod_now(namespace, "new")

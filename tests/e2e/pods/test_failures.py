@@ -90,7 +90,7 @@ def run_foreign(release: PodRelease, name: str, node: str, labels: Mapping[str, 
 def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None:
     """Both would hand out the same GPUs, so gputile offers none until the other one has left."""
     run_foreign(release, "nvidia-device-plugin-x7k2p", GPU_NODE, {"name": "nvidia-device-plugin-ds"})
-    told = "pod default/nvidia-device-plugin-x7k2p is a device plugin"
+    told = "pod default/nvidia-device-plugin-x7k2p belongs to it"
     release.cluster.wait(lambda: "OtherPluginFound" in release.status().stdout, "the node's row to name the plugin")
     said = release.status("-o", "json")
     (node,) = (each for each in json.loads(said.stdout)["nodes"] if each["name"] == GPU_NODE)
