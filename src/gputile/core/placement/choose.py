@@ -36,7 +36,7 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
     ready = [i for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
-    if node.info.by_claims and shape.kind is not RequestKind.TOPOLOGY:
+    if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:
         key_of = _order(node, shape, value)
