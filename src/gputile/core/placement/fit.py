@@ -42,8 +42,8 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
     return serving_mode is (ServingMode.MEMORY_AND_CORE if shape.percent else ServingMode.MEMORY)
 
 
-def same_unit(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the pod and the node count memory alike, and GPUs alike: by claims, or by extended resources.
+def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
+    """Return whether the node offers what the pod asks for: claims or extended resources, and memory in the same unit.
 
     The kubelet counts units: if the pod's unit differed from the node's, it would give other bytes than the ledger
     books (B1).
@@ -66,7 +66,7 @@ def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bo
 
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
-    if not serves(node.serving_mode, shape) or not same_unit(node.info, shape):
+    if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
         return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return True
@@ -88,7 +88,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
-    if not same_unit(node_info, shape):
+    if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
     if len(healthy) < shape.gpus:

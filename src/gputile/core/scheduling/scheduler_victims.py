@@ -26,7 +26,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit import gpu_fits, same_unit, serves
+from gputile.core.placement.fit import gpu_fits, same_resource, serves
 from gputile.core.scheduling.eviction_rules import EvictionFacts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
@@ -199,7 +199,7 @@ class _NodeWithoutVictims:
         self._ledger, self._node_info, self._shape = ledger, state.info, request.shape
         self._group = ledger.group_number(request.shape.trust_group)
         serving_mode = state.info.serving_mode
-        self._served = serves(serving_mode, request.shape) and same_unit(state.info, request.shape)
+        self._served = serves(serving_mode, request.shape) and same_resource(state.info, request.shape)
         self._other_plugin = serving_mode is ServingMode.OTHER_PLUGIN
         # Pods that could be on any GPU: they close the node while they stay.
         blocking = ledger.unplaced(state.info.name) if state.serving_mode is ServingMode.BLOCKED else []

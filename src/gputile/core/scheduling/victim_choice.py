@@ -21,7 +21,7 @@ from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit import same_unit, serves
+from gputile.core.placement.fit import same_resource, serves
 from gputile.core.scheduling.eviction_rules import (
     MOST_GRACE_S,
     NOTHING,
@@ -223,7 +223,11 @@ class VictimSearch:
         """Return who leaves a node, None where evictions are not enough; nobody above ``most_priority`` leaves."""
         request = self._preemptor.request
         state = self._engine.state(name, frozenset({self._preemptor.uid}))
-        if state is None or not serves(state.serving_mode, request.shape) or not same_unit(state.info, request.shape):
+        if (
+            state is None
+            or not serves(state.serving_mode, request.shape)
+            or not same_resource(state.info, request.shape)
+        ):
             return None
         if state.serving_mode is ServingMode.OTHER_PLUGIN:
             return None

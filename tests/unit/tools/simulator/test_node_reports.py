@@ -29,7 +29,7 @@ from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_unit, serves
+from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_resource, serves
 from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
@@ -148,7 +148,7 @@ def test_what_is_said_of_a_gpu_is_what_decides_of_it_and_each_change_is_enough(
     for name in ("n1", "n2"):
         state = subject.engine.state(name)
         assert state is not None
-        if serves(state.serving_mode, shape) and same_unit(state.info, shape):
+        if serves(state.serving_mode, shape) and same_resource(state.info, shape):
             for gpu in state.gpus:
                 lacking = list(gpu_shortages(gpu, shape, state.info, group))
                 assert (not lacking) == gpu_fits(gpu, shape, state.info, group)
