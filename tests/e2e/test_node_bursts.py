@@ -58,8 +58,12 @@ def restart_all(here: GpuNode) -> None:
 
 
 def wait_for_agent(here: GpuNode) -> None:
-    """Let an agent come up: calls of the kubelet wait for one, but not for ever."""
+    """Let an agent come up and answer: calls of the kubelet wait for one, but not for ever."""
+    before = len(here.assigned())
     here.plane.wait(here.agent.is_ready, "an agent")
+    here.plane.wait(
+        lambda: len(here.assigned()) > before or all(runs(pod) for pod in here.pods(*NAMESPACES)), "it to answer"
+    )
 
 
 def harass(here: GpuNode, choice: random.Random, deeds: Sequence[Callable[[GpuNode], None]]) -> float:

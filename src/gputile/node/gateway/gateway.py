@@ -33,7 +33,7 @@ from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Regi
 log = logging.getLogger(__name__)
 
 AWAY_FOR_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-MOST_TRIES = 3  # a call that kills agents is not tried for ever
+MOST_TRIES = 3  # a call that kills agents is not tried for ever; who kills many in a moment is not the call
 LOOK_EVERY_S = 2.0
 QUIET_FOR_S = 90.0
 ABANDONED_AFTER_S = 20.0
@@ -45,6 +45,7 @@ LIST_AGAIN_AFTER_S = 0.015  # the kubelet answers 100 calls a second, ten at onc
 class _Pending:
     call: Call
     answer: asyncio.Future[bytes]
+    since: float  # on the event loop's clock
     tries: int = 0
 
 
@@ -76,7 +77,7 @@ class Relay:
         """
         loop = asyncio.get_running_loop()
         self._last += 1
-        pending = _Pending(Call(self._last, method, resource, body), loop.create_future())
+        pending = _Pending(Call(self._last, method, resource, body), loop.create_future(), loop.time())
         self._pending[self._last] = pending
         try:
             self._send(pending)
@@ -103,7 +104,8 @@ class Relay:
     def _send(self, pending: _Pending) -> None:
         if self._agent is None:
             return
-        if pending.tries == MOST_TRIES:
+        waited = asyncio.get_running_loop().time() - pending.since
+        if pending.tries >= MOST_TRIES and waited >= AWAY_FOR_S:
             log.error("%s of %s is given up: no agent has survived it", pending.call.method, pending.call.resource)
             error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
             pending.answer.set_exception(error)
