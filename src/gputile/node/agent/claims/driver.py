@@ -63,6 +63,7 @@ class ClaimsDriver:
         self._cluster = cluster
         self._compare = compare
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turn = asyncio.Lock()
         self._released: set[str] | None = set()  # until lost files have been made again: nobody releases these twice
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -141,7 +142,10 @@ class ClaimsDriver:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
-        claim = with_containers(state, claim, await self._pod_of(claim))
+        pod = await self._pod_of(claim)
+        async with self._turn:
+            await asyncio.sleep(0)  # the answers of those before go out first, however many were asked for together
+        claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
                 check_room(state, claim)
