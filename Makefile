@@ -106,7 +106,7 @@ docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links chec
 picture: $(STAMP) ## draw the picture of the page in docs/pictures anew, in a real browser
 	@$(BIN)/python -m docs.generator.page_picture
 
-soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, fuzz)
+soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, system)
 	@for part in $(PARTS); do $(BIN)/python -m tests.soak $$part --minutes $(MINUTES) || exit 1; done
 
 bench: $(STAMP) ## the benchmarks, as ratios within one run

@@ -189,7 +189,7 @@ class GpuNode(ServedNode):
 
     agent: NodeAgent
     extender: str  # the name of its process
-    extender_url: str  # where its metrics are
+    extender_url: str = ""  # where its metrics are, "" behind a proxy of a soak
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Change the configuration that agent and extender follow."""
