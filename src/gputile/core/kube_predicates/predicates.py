@@ -260,11 +260,6 @@ class Predicates:
         """Return what the pod takes of a node, its place as a pod included."""
         return self._asked(pod.spec)[0].amounts | {PODS: 1}
 
-    def spare(self, name: str) -> Amounts:
-        """Return what pods have left of a node; nothing of one that is not known."""
-        load = self._loads.get(name)
-        return {resource: max(0, load.left(resource)) for resource in load.allocatable} if load is not None else {}
-
     def capacity_bound(self, pod: Pod, name: str) -> int:
         """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
         load = self._loads.get(name)
