@@ -40,7 +40,8 @@ class WebhookOptions:
 def webhook(options: WebhookOptions) -> None:
     """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
 
-    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are still on their way.
+    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are
+    still on their way.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 
