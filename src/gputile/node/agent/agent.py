@@ -163,10 +163,9 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
-        lost = self.claims.restore()
+        self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
         await self.advertiser.renew()
-        await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
         await self.hand_over.open()

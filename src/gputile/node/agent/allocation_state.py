@@ -12,13 +12,13 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_table import (
     AllocationRecord,
     DeviceTable,
     KubeletEntry,
     PodDevices,
+    PreparedClaim,
     directory_name,
     gpus_of,
 )

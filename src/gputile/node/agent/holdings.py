@@ -15,13 +15,13 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_table import (
     AllocationRecord,
     ContainerDevices,
     DeviceTable,
     KubeletEntry,
     PodDevices,
+    PreparedClaim,
     directory_name,
 )
 from gputile.node.agent.known_pods import KnownPod

@@ -18,7 +18,7 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.claims.pods import claim_corrections
+from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.holdings import keep_only

@@ -11,8 +11,7 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
-from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
+from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices, PreparedClaim
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
 from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
