@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from gputile.api.core import Node
 from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
@@ -14,7 +12,6 @@ from gputile.api.workloads import (
     Event,
     HelmRevision,
     RunningPod,
-    ServerVersion,
     ServiceAccount,
     WebhookConfiguration,
 )
@@ -35,8 +32,6 @@ from gputile.tools.views.installation_problem import (
     RELEASE_LABEL,
     InstallationProblem,
     missing_components,
-    mixed_images,
-    old_server,
     other_extenders,
     refused_configuration,
     unfinished_releases,
@@ -123,8 +118,7 @@ async def installation_problems(
     Raises:
         KubeError: the cluster cannot be read.
     """
-    version, revisions, accounts, others = await asyncio.gather(
-        _version(connection),
+    revisions, accounts, others = await asyncio.gather(
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
         _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
         asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
@@ -133,20 +127,10 @@ async def installation_problems(
     labelled = [each.metadata.labels for each in (*workloads, *accounts)]
     names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
     return [
-        *old_server(version),
         *unfinished_releases(revisions, names, namespace),
         *missing_components(workloads, accounts, scheduler_name),
-        *mixed_images(workloads),
         *other_extenders(pod for pods in others for pod in pods),
     ]
-
-
-async def _version(connection: Connection) -> ServerVersion:
-    """Return the API server's version, empty where it does not say it."""
-    try:
-        return msgspec.json.decode(await connection.get("/version"), type=ServerVersion)
-    except (ApiError, ValueError, RecursionError):
-        return ServerVersion()
 
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
