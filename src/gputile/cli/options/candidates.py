@@ -6,7 +6,7 @@ A shell waits for it in the middle of a line, so nothing is said, nothing is ask
 import os
 import signal
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -81,40 +81,15 @@ def _access(ctx: typer.Context) -> "Access":
 
 
 def _names(access: "Access", path: str) -> list[str]:
-    """Return the names of the objects at ``path``: those of as many pages as come in time."""
+    """Return the names of the objects at ``path``."""
     import asyncio
-    import contextlib
 
-    import msgspec
+    from gputile.api.core import StoredObject
+    from gputile.kube.client import Connection
+    from gputile.kube.objects import list_all
 
-    from gputile.api.core import ListMeta, ObjectMeta
-    from gputile.kube.client import MOST_ANSWER_BYTES, Connection
-    from gputile.kube.objects import PAGE_SIZE
+    async def read() -> list[str]:
+        async with asyncio.timeout(WITHIN_S), Connection(access) as connection:
+            return [each.metadata.name for each in await list_all(connection, path, StoredObject)]
 
-    class Named(msgspec.Struct):
-        metadata: ObjectMeta
-
-    class Names(msgspec.Struct):
-        metadata: ListMeta
-        items: list[Named] = []
-
-    found: list[str] = []
-
-    async def read() -> None:
-        await access.credentials.current()
-        async with Connection(access, most_bytes=MOST_ANSWER_BYTES) as connection:
-            query: dict[str, Any] = {"limit": str(PAGE_SIZE)}
-            while True:
-                page = msgspec.json.decode(await connection.get(path, query), type=Names)
-                found.extend(each.metadata.name for each in page.items)
-                if not page.metadata.continue_:
-                    return
-                query["continue"] = page.metadata.continue_
-
-    async def bounded() -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WITHIN_S):
-                await read()
-
-    asyncio.run(bounded())
-    return found
+    return asyncio.run(read())

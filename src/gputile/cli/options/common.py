@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Options = TypeVar("Options", bound="DataclassInstance")
-FOR_EVER_S: Final = 1e9
+FOR_EVER_S: Final = 1e6  # eleven days; poll(2) counts no more than twenty-four
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 

@@ -21,8 +21,9 @@ from prometheus_client.samples import Sample
 from gputile.api.quantity import MIB
 from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
 from gputile.api.workloads import RunningPod
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.objects import NO_QUERY, Query, Reading, list_all
+from gputile.kube.objects import NO_QUERY, Query, list_all
 from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
@@ -178,7 +179,7 @@ class UsageUnknown(Exception):
 class UsageReader:
     """Asks the agents of the release in ``namespace``."""
 
-    def __init__(self, connection: Reading, namespace: str) -> None:
+    def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
         self._namespace = namespace
         self._listing = asyncio.Lock()
