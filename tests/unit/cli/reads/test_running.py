@@ -157,7 +157,6 @@ def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubecon
     ("field", "value", "code"),
     [
         ("topologySpreadConstraints", [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}], 3),
-        ("volumes", [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}], 0),
     ],
 )
 def test_another_rule_of_the_template_replaces_pods_too(
