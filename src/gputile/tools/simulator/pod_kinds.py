@@ -1,4 +1,4 @@
-"""Reads the table of kinds whose pods their shape alone does not tell: names, labels and numbers of the pods.
+"""Reads the table of kinds that refines what shape tells: names, labels and numbers of the pods.
 
 The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 """
