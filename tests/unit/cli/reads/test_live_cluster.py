@@ -176,7 +176,7 @@ def test_a_credential_plugin_is_asked_once_for_several_looks(
     }
     document["users"] = [{"name": "u", "user": {"exec": exec_}}]
     Path(kubeconfig).write_text(yaml.safe_dump(document))
-    reach = Reach(Path(kubeconfig), None, "10s")
+    reach = Reach(kubeconfig=Path(kubeconfig))
     for _ in range(3):
         read_cluster(reach, None, "gputile")
     assert counted.read_text() == "x\n"
