@@ -1,7 +1,6 @@
 """``gputile web`` where it cannot begin: it says why in a line, and with an exit code that tells whose fault it is."""
 
 import re
-import socket
 import subprocess
 from pathlib import Path
 
@@ -17,14 +16,6 @@ from tests.unit.cli.programs import arguments
 pytestmark = pytest.mark.requirement("B7")
 
 run = CliRunner()
-
-
-def test_a_port_that_somebody_has(server: FakeApiServer, kubeconfig: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = run.invoke(app, ["web", "--port", str(port), "--kubeconfig", kubeconfig])
-    assert result.exit_code == 2
-    assert f"port {port}: Address already in use; choose another with --port\n" in result.stderr
 
 
 def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path) -> None:

@@ -213,13 +213,6 @@ def test_claims_that_may_not_be_listed_are_told_of_once(
 
 
 @pytest.mark.requirement("B8")
-def test_nothing_is_said_of_claims_where_nobody_uses_any(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, machine(), pod("w", mem=4))
-    server.refused[RESOURCE_CLAIMS_PATH] = 403, "Forbidden"
-    assert "ResourceClaims" not in run.invoke(app, ["inspect", "--kubeconfig", kubeconfig]).stderr
-
-
-@pytest.mark.requirement("B8")
 def test_a_dump_tells_what_claims_hold(tmp_path: Path) -> None:
     node = gpu_node("n", mode="cgpu", sizes=[15 * GIB], claims=True)
     kinds = {"v1": ("Node", node), RESOURCE_API: ("ResourceClaim", CLAIM)}
