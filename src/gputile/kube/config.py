@@ -144,15 +144,6 @@ def load_access(
     raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
 
 
-def context_names(kubeconfig: str | Path | None = None, *, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the contexts that ``load_access`` takes.
-
-    Raises:
-        OSError, ValueError, KeyError: a file cannot be read, or is no kubeconfig.
-    """
-    return list(_merged(_files(kubeconfig, environ))["contexts"])
-
-
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
         return [_with_home(kubeconfig)]

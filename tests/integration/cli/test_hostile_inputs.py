@@ -265,14 +265,6 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
 }
 
 
-def test_ten_thousand_objects_that_cannot_be_read_are_told_in_a_page(answering: tuple[str, list[Answer]]) -> None:
-    kubeconfig, answers = answering
-    answers.append(plain(200, LIST.replace(b"NodeList", b"List") + b"5," * 9_999 + b"5]}"))
-    result = judged(["simulate", "--from-cluster", "--config", "/dev/null", "--kubeconfig", kubeconfig], wrong=True)
-    assert len(result.stderr.splitlines()) == 64  # of nodes, pods and claims 20 each, and how many more
-    assert "9,980 more pods cannot be read" in result.stderr
-
-
 @pytest.mark.parametrize("name", LIES)
 def test_what_is_no_api_server_is_told_in_words(name: str, answering: tuple[str, list[Answer]]) -> None:
     kubeconfig, answers = answering

@@ -5,6 +5,7 @@ import functools
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gputile.cli.options.common import Reach, duration_s
@@ -32,7 +33,8 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
     Raises:
         KubeError: there is no usable kubeconfig, or no credential.
     """
-    access, seconds = _access(reach), duration_s(reach.request_timeout)
+    seconds = duration_s(reach.request_timeout)
+    access = _access(reach.kubeconfig, reach.context, seconds)
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()
@@ -42,9 +44,9 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
 
 
 @functools.cache
-def _access(reach: Reach) -> Access:
+def _access(kubeconfig: Path | None, context: str | None, plugin_s: float) -> Access:
     """Return how the API server is reached: by one credential for all looks, so that a plugin is not asked again."""
-    return load_access(reach.kubeconfig, reach.context, plugin_s=duration_s(reach.request_timeout))
+    return load_access(kubeconfig, context, plugin_s=plugin_s)
 
 
 async def listed(

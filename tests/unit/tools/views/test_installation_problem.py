@@ -1,6 +1,5 @@
 """What is wrong with an installation as a whole is named: the object, the rule, and what to do."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -136,15 +135,6 @@ def test_another_extender_is_named_and_hinders_no_component() -> None:
     assert "another extender runs there" in told
 
 
-def test_the_table_says_what_is_wrong_and_what_to_do() -> None:
-    problems = unfinished_releases([revision(2, "failed")], ["gputile"], "gpus")
-    told = table(with_problems(DEPLOYED, problems))
-    assert told.startswith("gputile: Failed: Helm release gputile\n")
-    assert re.search(
-        r"^What to do:\n- Helm release gputile: helm rollback gputile --namespace gpus", told, re.MULTILINE
-    )
-
-
 @given(st.lists(st.sampled_from(RolloutState), max_size=3), st.sampled_from(RolloutPhase))
 def test_an_installation_is_no_further_than_its_worst_problem(states: list[RolloutState], phase: RolloutPhase) -> None:
     """What is not installed stays so, and a failure never looks better."""
@@ -233,12 +223,6 @@ def remedy(reason: str) -> str:
 )
 def test_each_refusal_has_its_own_remedy(reason: str, helps: str) -> None:
     assert helps in remedy(reason)
-
-
-@given(st.text(alphabet=st.characters(blacklist_characters='"{}'), max_size=60))
-def test_being_forbidden_alone_is_no_lack_of_rights(why: str) -> None:
-    """The API server forbids for many reasons: only its authorizer's words name a right that is not there."""
-    assert "rights" not in remedy(f"{REFUSED}{why}")
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:

@@ -105,12 +105,6 @@ def test_names_that_a_terminal_would_obey_are_printed_inert() -> None:
     assert "\u202e" not in text
 
 
-def test_nothing_there_is_not_installed() -> None:
-    installation = assess([], [], [], [], 0)
-    assert installation.phase is RolloutPhase.NOT_INSTALLED
-    assert table(installation) == "gputile: NotInstalled\n"
-
-
 def test_what_there_is_without_components_is_said() -> None:
     """As of components that run outside of the cluster."""
     told = table(assess([], [], [], [node("a", Inventory(gpus=()))], 128))
@@ -267,14 +261,6 @@ def test_what_a_pod_says_itself_goes_before_the_event_of_its_probe() -> None:
     said = {"p": "there is no certificate yet"}
     installation = assess([deployment(availableReplicas=0)], [pod()], events, [], 1024, said)
     assert the_only(installation) == (RolloutState.DEPLOYING, "pod p: there is no certificate yet")
-
-
-def test_the_worst_pod_is_told_and_a_ready_one_never() -> None:
-    ready = pod(name="well", conditions=[condition("Ready", "True")], containerStatuses=[CRASHED])
-    slow = pod(name="slow", conditions=[condition("Ready", "False", "ContainersNotReady", "m")])
-    broken = pod(name="broken", containerStatuses=[WAITING])
-    installation = assess([deployment(availableReplicas=1)], [ready, slow, broken], [], [], 1024)
-    assert the_only(installation)[1].startswith("pod broken")
 
 
 EVICTED = pod(name="old", phase="Failed", reason="Evicted", message="the node was low on memory")
