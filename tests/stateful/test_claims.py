@@ -105,7 +105,7 @@ class ClaimingNode(RuleBasedStateMachine):
         self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode, ())
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
-        arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(self.store, lambda: TimeShares(Assignment(), {}, {}))
         daemons = MpsDaemons(self.paths.state / "mps", "none")
         preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)

@@ -154,7 +154,6 @@ class AllocationState:
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
-    derived_from: tuple[object, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))

@@ -23,7 +23,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import KubeletEntry, directory_name
 from gputile.node.agent.files.allocation_files import Checkpoint, NodeFiles
-from gputile.node.agent.holdings import adopt, derive
+from gputile.node.agent.holdings import derive
 from gputile.node.agent.node_config import EffectiveMode, Sharing, is_served
 from gputile.node.agent.node_resources import MachineSeen, node_config_of
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -108,7 +108,6 @@ class Records:
         self._kubelets = device_plugins / FILE_NAME
         self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
-        self._complete: tuple[object, ...] = ()  # what each directory was last seen to have a record of
         self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
     def starting_state(self, seen: MachineSeen, configuration: Configuration) -> AllocationState:
@@ -153,12 +152,6 @@ class Records:
             state.of_other_plugins = {}
             self._say(error)
         derive(state, now_ns)
-        if self._complete != (state.written, state.device_table):
-            for entry in state.written or ():
-                if (record := adopt(state, entry)) is not None:
-                    self.store.write_record(entry.directory, record)
-            derive(state, now_ns)
-            self._complete = state.written, state.device_table
 
     def _say(self, error: OSError) -> None:
         """Say once why the kubelet's checkpoint cannot be read; there need not be one."""
