@@ -102,7 +102,7 @@ class ClaimingNode(RuleBasedStateMachine):
         there = machine([GPU_MIB] * GPUS)
         self.state = claims_node(self.mode, there)
         self.store = NodeFiles(self.paths.state, NodeLock(self.paths.claim, ""), UsageFiles(self.paths.usage))
-        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode, ())
+        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode)
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
         arbiter = ArbiterProcess(self.store, lambda: TimeShares(Assignment(), {}, {}))

@@ -7,7 +7,7 @@ checkpoint is there to recover from.
 While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
 older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
 
-The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
+The checkpoint has what is in force: an agent that starts while the API server is away goes on with
 that. A text that is cut off or of an unknown version is refused as a whole.
 """
 
@@ -38,10 +38,9 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """``effective_mode`` is None where nothing was in force yet. ``registered`` are the resources that were served."""
+    """``effective_mode`` is None where nothing was in force yet."""
 
     effective_mode: EffectiveMode | None = None
-    registered: tuple[str, ...] = ()
 
 
 CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
