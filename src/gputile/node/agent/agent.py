@@ -226,8 +226,8 @@ class Agent:
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
     """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
 
-    def shares(beside: str) -> TimeShares:
-        return time_shares(state, str(store.allocations), beside)
+    def shares() -> TimeShares:
+        return time_shares(state, str(store.allocations))
 
     def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))

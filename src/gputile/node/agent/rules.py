@@ -44,8 +44,7 @@ class AllocationRules:
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
-            withheld = node_config.withheld
-            why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
+            why = node_config.withheld or f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
         by_uuid: IdsByGpu = {}  # not of MIG instances: each is one pod's alone

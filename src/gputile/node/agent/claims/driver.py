@@ -28,7 +28,7 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
-from gputile.node.agent.device_table import AllocationRecord, PreparedClaim
+from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
@@ -166,22 +166,23 @@ class ClaimsDriver:
     async def _write(self, claim: PreparedClaim) -> None:
         state, store, pod = self._state, self._files.store, self._state.pod_of(claim)
         limits = Limits(
-            claim.namespace,
-            claim.name,
-            claim.owner,
-            claim.devices[0].container,
-            claim.mode,
-            claim.unit_mib,
-            claim.shares,
+            namespace=claim.namespace,
+            pod=claim.name,
+            uid=claim.owner,
+            container=claim.devices[0].container,
+            mode=claim.mode,
+            unit_mib=claim.unit_mib,
+            gpus=claim.shares,
+            since_ns=claim.since_ns,
         )
         answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
         response = self._preparation.response(Mode(claim.mode), answer)
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
         if claim.directory not in state.started or store.limits(claim.directory) != limits:
-            record = AllocationRecord({}, claim.unit_mib, claim.since_ns, tuple(mounts.items()), claim.key, claim.owner)
-            self._preparation.prepare(answer, record)
+            start = Start(claim.directory, limits, mounts)
+            self._preparation.prepare(answer, start.record)
             self._compare.wish()  # a daemon for several GPUs starts when they are held
-            await self._preparation.start(Start(claim.directory, limits, record, mounts), state)
+            await self._preparation.start(start, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 

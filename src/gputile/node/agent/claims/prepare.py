@@ -41,7 +41,7 @@ def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_
     if not config.effective_mode.claims:
         raise ClaimRefused("this node gives its GPUs by extended resources, not by claims")
     if config.withheld is not None:
-        raise ClaimRefused(config.withheld.text)
+        raise ClaimRefused(config.withheld)
     if len(claim.pods) != 1:
         raise ClaimRefused(f"claim {claim.key} is reserved for {len(claim.pods)} pods; it has to be exactly one")
     if not claim.gpus:
