@@ -21,7 +21,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.claims.claim_files import KUBELET_FILE
-from gputile.node.agent.claims.prepared_claim import DIRECTORY_PREFIX
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
 from tests.conftest import examples
 from tests.e2e.extender import bound
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod, probe_pod_of, told
@@ -140,7 +140,7 @@ def end(here: GpuNode, namespace: str) -> None:
 
 def left(here: GpuNode) -> list[str]:
     """Return what lies on the node of claims."""
-    directories = (here.node.directory / "state" / "allocations").glob(f"{DIRECTORY_PREFIX}*")
+    directories = (here.node.directory / "state" / "allocations").glob(f"{CLAIM_DIRECTORY_PREFIX}*")
     files = (here.node.directory / "cdi").glob("gputile.io-claim-*")
     return sorted(path.name for path in (*directories, *files))
 
@@ -252,7 +252,7 @@ def test_the_kubelet_knows_of_prepared_claims_what_the_agent_reads(node: GpuNode
     node.wait_running(1, namespace)
     uid = node.plane.api.get(claims_path(namespace, "one"))["metadata"]["uid"]
     assert uid in (node.node.directory / "kubelet" / KUBELET_FILE).read_text()
-    assert f"{DIRECTORY_PREFIX}{uid}" in left(node)
+    assert f"{CLAIM_DIRECTORY_PREFIX}{uid}" in left(node)
     end(node, namespace)
 
 
