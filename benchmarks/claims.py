@@ -45,7 +45,7 @@ from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 NAME = "claims"
 GPUS, PODS = [81920] * 8, 200
 CONFIGURATION = Configuration(gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64)
-SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 2, 200
+SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 3, 200
 BY_CLAIMS, ALONE, EXTENDED = "claims, gputile's entry", "claims, kube-scheduler alone", "extended resources, gputile"
 WORKLOADS, SEED = ("default", "gpushare60"), 42
 _DRIVER = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -129,8 +129,8 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure pods per second on nodes of claims, with gputile's entry and without, and on nodes without claims."""
-    speeds: dict[str, list[float]] = {BY_CLAIMS: [], ALONE: [], EXTENDED: []}
+    """Measure pods bound on nodes of claims, with gputile's entry and without, and on nodes without claims."""
+    rates: dict[str, list[Rate]] = {BY_CLAIMS: [], ALONE: [], EXTENDED: []}
     description = CLUSTER.format(nodes=nodes)
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
@@ -141,21 +141,19 @@ def _bound(nodes: int) -> Iterator[Result]:
         with extender:
             for number in range(ROUNDS):
                 for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
-                    speeds[name].append(_rate(plane, variants[name], f"{number}-{i}").pods_per_second)
+                    rates[name].append(rate(plane, variants[name], f"{number}-{i}", BOUND_PODS))
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
         plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), description)))
         extender, url = start_extender(plane)
         with extender:
             for number in range(ROUNDS):
-                speeds[EXTENDED].append(_rate(plane, Variant(extender, url), f"{number}").pods_per_second)
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
-    for name, against in ((ALONE, EXTENDED), (BY_CLAIMS, ALONE), (EXTENDED, "")):
-        ratio = medians[name] / medians[against] if against else None
-        yield Result(NAME, f"{nodes:,} nodes, {name}", medians[name], "pods/s", None, ratio, against)
-
-
-def _rate(plane: ControlPlane, variant: Variant, round_name: str) -> Rate:
-    return rate(plane, variant, round_name, BOUND_PODS)
+                rates[EXTENDED].append(rate(plane, Variant(extender, url), f"{number}", BOUND_PODS))
+    speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
+    costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
+    for name, against in ((EXTENDED, ALONE), (ALONE, ALONE), (BY_CLAIMS, ALONE)):
+        where = f"{nodes:,} nodes, {name}"
+        yield Result(NAME, where, speeds[name], "pods/s", None, speeds[name] / speeds[against], against)
+        yield Result(NAME, f"{where}, CPU", costs[name] * 1e3, "ms", None, costs[name] / costs[against], against)
 
 
 def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
