@@ -221,33 +221,18 @@ def test_a_pod_that_is_not_ready(policy: str, healthy: int, desired: int, ready:
     assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == uids(0)
 
 
-def test_a_pod_that_very_many_budgets_may_select_is_guarded_whether_they_do_or_not() -> None:
-    """To find out would take as long as somebody likes who may create budgets."""
-    others = {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["back"]}]}
+def test_pods_of_a_namespace_with_very_many_budgets_are_guarded() -> None:
+    """To find out which select them would take as long as somebody likes who may create budgets."""
     none = {"matchLabels": {"app": "x", "tier": "back"}}
-    few, many = ([budget(9, none, name=f"b{number}") for number in range(count)] for count in (9, 99))
+    few, many = ([budget(9, none, name=f"b{number}") for number in range(count)] for count in (9, 300))
     assert budgets_of(*few).budget("uid-p0") is None
-    for budgets in (budgets_of(*many), budgets_of(*(budget(9, others, name=f"b{number}") for number in range(99)))):
-        assert budgets.budget("uid-p0") == EvictionBudget(("default", "b0"), 0)
+    assert budgets_of(*many).budget("uid-p0") == EvictionBudget(("default", "b0"), 0)
 
 
-@pytest.mark.parametrize(
-    "selector",
-    [
-        {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]},
-        {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
-        {"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]},
-        {},
-    ],
-)
-def test_a_budget_is_found_by_whatever_it_selects(selector: dict[str, Any]) -> None:
-    budgets = budgets_of(budget(2, selector))
-    assert budgets.budget("uid-p0") == EvictionBudget(("default", "b"), 2)
-    budgets.budgets(Applied(budget(2, {"matchLabels": {"app": "z"}})))
-    assert budgets.budget("uid-p0") is None
-    budgets.budgets(Applied(budget(2, selector)))
+def test_a_snapshot_of_budgets_stays_as_it_is() -> None:
+    budgets = budgets_of(budget(2))
     kept = budgets.snapshot()
-    budgets.budgets(Deleted(budget(2, selector)))
+    budgets.budgets(Deleted(budget(2)))
     assert (budgets.budget("uid-p0"), kept.budget("uid-p0")) == (None, EvictionBudget(("default", "b"), 2))
 
 

@@ -25,7 +25,7 @@ from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi, PodEvent
+from gputile.controlplane.extender.pod_api import BIND_SECONDS, PodApi, PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
@@ -102,7 +102,7 @@ class Extender:
             self._claims["resourceclaims"] = claims
         self._election = self._elect(connection)
         self._gate = LeaderGate(self._election, clock.monotonic)
-        self._pod_api = ApiServerPodApi(connection, self._election.leads)
+        self._pod_api = PodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
         binder_clock = BinderClock(clock.monotonic, clock.unix_ns)
