@@ -7,7 +7,6 @@ Anybody may create thousands of budgets in a namespace: of its pods nobody is ev
 """
 
 from collections.abc import Callable, KeysView, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
@@ -19,32 +18,54 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
+_MOST_BUDGETS = 256  # of one namespace; if there are more, its pods are taken to be guarded by several
+_UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
-class BoundPods:
-    """The bound pods with GPUs. ``holds`` tells whether the ledger has a booking of the pod with a UID."""
+
+class _Guarded(msgspec.Struct, frozen=True, gc=False):
+    """What budgets depend on: ``by_eviction`` tells whether they guard the pod from the API server's eviction."""
+
+    labels: Mapping[str, str]
+    by_eviction: bool
+    ready: bool
+
+
+class EvictablePods:
+    """The bound pods with GPUs, and the budgets of the cluster: no more of either than there are.
+
+    ``holds`` tells whether the ledger has a booking of the pod with a UID.
+    """
 
     def __init__(self, holds: Callable[[str], bool]) -> None:
         self._holds = holds
         self.facts: dict[str, EvictionFacts] = {}  # by UID
         self.gangs: dict[GangName, set[str]] = {}
         self._owned: set[GangName] = set()  # whose set no snapshot has
+        self._guarded: dict[str, _Guarded] = {}  # by UID
+        self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
 
-    def snapshot(self) -> "BoundPods":
+    def snapshot(self) -> "EvictablePods":
         """Return a copy that stays as it is."""
-        copy = BoundPods(self._holds)
+        copy = EvictablePods(self._holds)
         copy.facts, copy.gangs, self._owned = self.facts.copy(), self.gangs.copy(), set()
+        copy._guarded = self._guarded.copy()
+        copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
         return copy
 
     def pod_applied(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self.pod_deleted(uid)
-        if pod.spec.node_name and self._holds(uid):
-            facts = self.facts[uid] = eviction_facts(pod)
-            if facts.gang is not None:
-                self._members(facts.gang).add(uid)
+        if not (pod.spec.node_name and self._holds(uid)):
+            return
+        facts = self.facts[uid] = eviction_facts(pod)
+        guarded = pod.status.phase not in _UNGUARDED and not pod.metadata.deletion_timestamp
+        self._guarded[uid] = _Guarded(pod.metadata.labels, guarded, pod.status.is_ready)
+        if facts.gang is not None:
+            self._members(facts.gang).add(uid)
 
     def pod_deleted(self, uid: str) -> None:
         facts = self.facts.pop(uid, None)
+        self._guarded.pop(uid, None)
         if facts is None or facts.gang is None:
             return
         members = self._members(facts.gang)
@@ -65,55 +86,7 @@ class BoundPods:
     def uids(self) -> KeysView[str]:
         return self.facts.keys()
 
-
-_MOST_BUDGETS = 256  # of one namespace; if there are more, its pods are taken to be guarded by several
-_UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
-
-
-class _Held(msgspec.Struct, frozen=True, gc=False):
-    namespace: str
-    name: str
-    labels: Mapping[str, str]
-    guarded: bool  # from the API server's eviction
-    ready: bool
-
-
-class Budgets:
-    """The budgets of the cluster, and the labels of the pods that hold GPUs: no more of either than there are.
-
-    ``holds`` tells whether the ledger has a booking of the pod with a UID.
-    """
-
-    def __init__(self, holds: Callable[[str], bool]) -> None:
-        self._holds = holds
-        self._pods: dict[str, _Held] = {}
-        self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
-
-    def snapshot(self) -> "Budgets":
-        """Return a copy that stays as it is."""
-        copy = Budgets(self._holds)
-        copy._pods = self._pods.copy()
-        copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
-        return copy
-
-    def __len__(self) -> int:
-        return len(self._pods)
-
-    def pod_applied(self, pod: Pod) -> None:
-        meta = pod.metadata
-        if pod.spec.node_name and self._holds(meta.uid):
-            guarded = pod.status.phase not in _UNGUARDED and not meta.deletion_timestamp
-            self._pods[meta.uid] = _Held(meta.namespace, meta.name, meta.labels, guarded, pod.status.is_ready)
-        else:
-            self._pods.pop(meta.uid, None)
-
-    def pod_deleted(self, uid: str) -> None:
-        self._pods.pop(uid, None)
-
-    def uids(self) -> KeysView[str]:
-        return self._pods.keys()
-
-    def budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
+    def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         match event:
             case Applied(budget):
                 self._budgets.setdefault(budget.metadata.namespace, {})[budget.metadata.name] = budget
@@ -146,12 +119,12 @@ class Budgets:
         of several budgets is evicted. As its ``canIgnorePDB``: nothing guards a pod that has not begun to run.
         """
         budgets = self._guarding(uid)
-        if not budgets or not self._pods[uid].guarded:
+        if not budgets or not self._guarded[uid].by_eviction:
             return None
         key = _key(budgets[0])
         if len(budgets) > 1:
             return EvictionBudget(key, 0)
-        if not self._pods[uid].ready and budgets[0].lets_unready_go:
+        if not self._guarded[uid].ready and budgets[0].lets_unready_go:
             return None
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
@@ -159,7 +132,7 @@ class Budgets:
         """Take an eviction from what each of its budgets has ``allowed`` left; return whether one has too little."""
         violated = False
         for budget in self._guarding(uid):
-            if not self._pods[uid].labels or not _is_selective(budget):
+            if not self._guarded[uid].labels or not _is_selective(budget):
                 continue
             key = _key(budget)
             left = allowed[key] = allowed.get(key, budget.status.disruptions_allowed) - 1
@@ -168,23 +141,16 @@ class Budgets:
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
         """Return the budgets that select a pod, without those by which its eviction has begun."""
-        pod = self._pods.get(uid)
-        budgets = self._budgets.get(pod.namespace, {}) if pod is not None else {}
-        if pod is None or len(budgets) > _MOST_BUDGETS:
+        facts = self.facts.get(uid)
+        budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}
+        if facts is None or len(budgets) > _MOST_BUDGETS:
             return list(islice(budgets.values(), 2))
+        labels = self._guarded[uid].labels
         return [
             budget
             for budget in budgets.values()
-            if selects(budget.spec.selector, pod.labels) and pod.name not in (budget.status.disrupted_pods or {})
+            if selects(budget.spec.selector, labels) and facts.name not in (budget.status.disrupted_pods or {})
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionSources:
-    """What is known of the pods that may have to leave."""
-
-    bound_pods: BoundPods
-    budgets: Budgets
 
 
 def _is_selective(budget: PodDisruptionBudget) -> bool:

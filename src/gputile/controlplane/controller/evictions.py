@@ -98,7 +98,7 @@ class Evictions:
 
     def begin(self, state: ClusterState) -> None:
         """Begin a round on the cluster as it is now."""
-        self._state, bound = state, state.bound_pods.facts
+        self._state, bound = state, state.evictable.facts
         self._evicted = {uid: each for uid, each in self._evicted.items() if uid in bound}
         self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
@@ -107,7 +107,7 @@ class Evictions:
 
         ``refused_too`` allows pods whose eviction was refused lately.
         """
-        bound = self._state.bound_pods
+        bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
         for other, victims in self._victims.items():
             if other != preemptor:
@@ -116,7 +116,7 @@ class Evictions:
             bound.facts,
             bound.gangs,
             evicted.intersection(bound.facts),
-            self._state.budgets.budget if refused_too else self._budget,
+            self._state.evictable.budget if refused_too else self._budget,
             gang_size=self._size_of_group,
             soon_s=soon_s,
         )
@@ -124,7 +124,7 @@ class Evictions:
     def _budget(self, uid: str) -> EvictionBudget | None:
         # A pod that was refused lately counts as guarded by a budget of its own that allows nothing.
         refused_ns = self._state.now_ns - self._refused_at.get(uid, -REFUSED_S * _SECOND)
-        return EvictionBudget(uid, 0) if 0 <= refused_ns < REFUSED_S * _SECOND else self._state.budgets.budget(uid)
+        return EvictionBudget(uid, 0) if 0 <= refused_ns < REFUSED_S * _SECOND else self._state.evictable.budget(uid)
 
     def _size_of_group(self, name: GangName) -> int:
         """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""
@@ -136,7 +136,7 @@ class Evictions:
         return known is not None and 0 <= self._state.now_ns - known.at_ns < _EVICTED_NS
 
     def _stays(self, uid: str) -> bool:
-        facts = self._state.bound_pods.facts.get(uid)
+        facts = self._state.evictable.facts.get(uid)
         return facts is not None and not facts.leaves_at
 
     # -- the victims of one preemptor
@@ -145,7 +145,7 @@ class Evictions:
         """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
         victims = self._victims.setdefault(preemptor, _PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
-            facts, rules = self._state.bound_pods.facts, self.rules(preemptor)
+            facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
                 self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
@@ -156,7 +156,7 @@ class Evictions:
 
     def due(self, preemptor: Hashable, why: str, told: tuple[Pod, ...]) -> list[Eviction]:
         """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
-        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.bound_pods.facts
+        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, why, told)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
@@ -183,7 +183,7 @@ class Evictions:
 
         With ``below`` only pods of a priority below it count.
         """
-        facts = self._state.bound_pods.facts
+        facts = self._state.evictable.facts
         return [
             known.leaves_at
             for booking in self._state.ledger.on_node(node)
@@ -200,14 +200,14 @@ class Evictions:
 
         ``places`` are nodes and UUIDs of GPUs; who needs longer than ``soon_s`` is not waited for.
         """
-        facts, now_s = self._state.bound_pods.facts, self._state.now_ns / _SECOND
+        facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
         seconds = [float(facts[uid].grace_s) for uid in evicted if uid in facts]
         for node, gpus in places:
             seconds += [each - now_s for each in self.leaving_at(node, gpus) if each - now_s <= soon_s]
         return ceil(max([0.0, *seconds]))
 
     def named(self, uids: Sequence[str], most: int = 5) -> str:
-        facts = self._state.bound_pods.facts
+        facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
         more = f" and {len(known) - most} more" if len(known) > most else ""
         return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
@@ -218,8 +218,8 @@ class Evictions:
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str
     ) -> None:
         """Remember a gang if all of its pods that stay are ``chosen``."""
-        facts, now_ns = self._state.bound_pods.facts, self._state.now_ns
-        members = self._state.bound_pods.gangs.get(name, ())
+        facts, now_ns = self._state.evictable.facts, self._state.now_ns
+        members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
         if not set(staying).issubset(chosen):
             return
@@ -239,7 +239,7 @@ class Evictions:
         """
         acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
         leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
-        now_ns, facts, found = self._state.now_ns, self._state.bound_pods.facts, list[list[Eviction]]()
+        now_ns, facts, found = self._state.now_ns, self._state.evictable.facts, list[list[Eviction]]()
         for gang in list(self._leaving.values()):
             gang.preemptors &= acting
             gang.since_ns = now_ns if gang.preemptors else min(gang.since_ns, now_ns)
@@ -258,7 +258,7 @@ class Evictions:
         The pods ``leaving`` are to leave for others, and do not make it whole.
         """
         gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
-        members = self._state.bound_pods.gangs.get(gang.name, ())
+        members = self._state.evictable.gangs.get(gang.name, ())
         running = [uid for uid in members if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)]
         if len(running) >= gang.needed:
             # Nobody has left, or others came. Those whose answers were lost tell when they are asked again.
