@@ -94,7 +94,7 @@ def keep_to(processes: Sequence[Busy], caps: Sequence[float], more: float = 1.05
 @pytest.mark.alone
 @pytest.mark.requirement("M5", "G4")
 def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
-    """1 to 2 within 5 %, and both under their caps, by the GPU's clock; one submits ahead, one waits for each kernel."""
+    """1 to 2 within 5 %, and both under their caps, by the GPU's clock; one submits ahead, one waits."""
     paths = arbiter.assign({f"c{part}": [percent(gpus.uuids[0], part)] for part in (30, 60)})
     processes = [
         stack.enter_context(Busy(gpus, path, style=style)) for path, style in zip(paths, ("async", "sync"), strict=True)
@@ -103,6 +103,8 @@ def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: Fake
         process.begin()
     until_ratio(processes, 2.0)
     assert keep_to(processes, (0.30, 0.60))
+
+
 @pytest.mark.alone
 def test_the_arbiter_hangs_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """Without one each keeps to its guaranteed share by itself; with a new one all is as before."""
@@ -160,6 +162,8 @@ def test_a_program_that_closes_descriptors_it_does_not_know(
     assert gets(one, 0.1)
     assert cpu_seconds([one.process.pid]) - used < 0.75 * (time.monotonic() - begun)
     assert lost.read_bytes() == b""
+
+
 @pytest.mark.alone
 def test_never_an_arbiter(stack: ExitStack, tmp_path: Path, gpus: FakeGpus) -> None:
     """The file of shares is enough; where it is damaged a sixteenth is left."""
