@@ -94,7 +94,7 @@ def keep_to(processes: Sequence[Busy], caps: Sequence[float], more: float = 1.05
 @pytest.mark.alone
 @pytest.mark.requirement("M5", "G4")
 def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
-    """1 to 2 within 5 %, and both under their caps, by the GPU's clock; one submits ahead, one waits."""
+    """1 to 2 within 5 %, under their caps, by the GPU's clock; one submits ahead, one waits for each kernel."""
     paths = arbiter.assign({f"c{part}": [percent(gpus.uuids[0], part)] for part in (30, 60)})
     processes = [
         stack.enter_context(Busy(gpus, path, style=style)) for path, style in zip(paths, ("async", "sync"), strict=True)
