@@ -5,10 +5,9 @@ Derived names and UIDs are the same in every run.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
-from gputile.api.wording import broken_label_value, broken_qualified_name, broken_subdomain
-from gputile.tools.simulator.fields import Broken
+from gputile.api.wording import broken_subdomain
 from gputile.tools.simulator.manifests import Origin
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
@@ -65,10 +64,3 @@ def check_name(origin: Origin, path: str, name: str) -> None:
     """
     if why := broken_subdomain(name):
         raise origin.error(path, why)
-
-
-def broken_labels(path: str, labels: Mapping[str, str]) -> Iterator[Broken]:
-    """Yield what is wrong with a map of labels."""
-    for key, value in labels.items():
-        for why in filter(None, (broken_qualified_name(key), broken_label_value(value))):
-            yield path, why
