@@ -28,7 +28,6 @@ MAKERS: Final = {
     "StatefulSet": "apps/v1",
 }
 AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
-_JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 _BY_TEMPLATE = (
     "its controller chooses nodes by the template as it is written, without what admission adds to pods: write the "
     "toleration or the selector into the template"
@@ -63,8 +62,6 @@ class WorkloadSpec(msgspec.Struct, rename="camel"):
     suspend: bool = False
     paused: bool = False
     pod_management_policy: str = ""
-    manual_selector: bool = False
-    managed_by: str = _JOB_CONTROLLER
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
 
 
@@ -165,10 +162,6 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
         workload.note("is suspended and makes no pods" if workload.stored else AS_IF_RESUMED)
         if workload.stored:
             return
-    if spec.managed_by != _JOB_CONTROLLER:
-        workload.note(
-            f"managedBy: {spec.managed_by[:80]} makes its pods, if any, and is believed to do it as Kubernetes does"
-        )
     count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
     if spec.completions is not None and spec.completions > count:
         workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")

@@ -44,11 +44,7 @@ def generated_name(prefix: str, seed: str) -> str:
 
 def revision(content: bytes) -> str:
     """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
-    number, text = int.from_bytes(hashlib.sha256(content).digest()[:16], "big"), ""
-    for _ in range(10):
-        number, digit = divmod(number, len(_ALPHABET))
-        text += _ALPHABET[digit]
-    return text
+    return hashlib.sha256(content).hexdigest()[:10]
 
 
 def make_gpu_uuid(node: str, index: int) -> str:

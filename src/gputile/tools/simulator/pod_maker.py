@@ -23,37 +23,28 @@ TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
 POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed Job: a label, and an annotation
-REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"  # PyTorchJob and its like
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def common_labels(kind: str, owner: ObjectMeta, template: Pod, manual_selector: bool) -> dict[str, str]:
+def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
     """Return the labels of every pod of a workload: those of its template, and those of its controller.
 
-    A Job that selects its pods by hand (``manual_selector``) gives them no labels of its own. A CronJob's pods have
-    those of the Job that it makes.
+    A CronJob's pods have those of the Job that it makes.
     """
-    labels = dict(template.metadata.labels)
-    digest = revision(msgspec.json.encode(template))
+    labels, digest = dict(template.metadata.labels), revision(msgspec.json.encode(template))
     if kind == "Deployment":
-        labels[TEMPLATE_HASH] = digest
-    elif kind == "StatefulSet":
-        labels[REVISION_HASH] = f"{owner.name}-{digest}"
-    elif kind == "DaemonSet":
-        labels |= {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
-    elif kind == "Job" and not manual_selector:
-        return _of_job(owner.name, owner.uid, labels)
-    elif kind == "CronJob" and not manual_selector:
-        name = f"{owner.name}-{int(digest.encode().hex(), 16) % 10**8:08}"  # a cluster writes the minutes since 1970
-        return _of_job(name, make_uid("Job", owner.namespace, name), labels)
+        return labels | {TEMPLATE_HASH: digest}
+    if kind == "StatefulSet":
+        return labels | {REVISION_HASH: f"{owner.name}-{digest}"}
+    if kind == "DaemonSet":
+        return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
+    if kind in ("Job", "CronJob"):
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a cluster writes the minutes since 1970
+        uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
+        return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels
-
-
-def _of_job(name: str, uid: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a Job's labels; the labels of its template take precedence."""
-    return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | dict(labels)
 
 
 class PodMaker:

@@ -233,7 +233,7 @@ class _Expander:
         for step in steps:
             written = written.get(step, {})
         template = self._template(origin, ".".join(steps), written, owner.namespace)
-        labels = common_labels(kind, owner, template, workload.manual_selector)
+        labels = common_labels(kind, owner, template)
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs

@@ -232,10 +232,6 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
             "no file describes a node",
         ),
         (
-            "apiVersion: v1\nkind: cluster\nmetadata: {name: a}",
-            "cluster/a is a cluster of v1: it is Cluster of gputile",
-        ),
-        (
             "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: many}}",
             r"Node/a: status.allocatable\[\"cpu\"\]: 'many' is not a quantity",
         ),

@@ -229,15 +229,6 @@ def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
     assert (code, "the files ask for no pod, so there is nothing to place" in said) == (0, True)
 
 
-def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
-    odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
-    pods = write(tmp_path, json.dumps(NAMESPACE), "pods.yaml")
-    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml"), "-f", pods])
-    assert result.exit_code == 0
-    said = result.stderr.replace("\n", "")
-    assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
-
-
 Steps = tuple[Any, ...]
 
 
