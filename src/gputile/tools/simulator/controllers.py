@@ -12,8 +12,8 @@ from gputile.api.wording import first_of
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
 from gputile.tools.simulator.gangs import is_gated
+from gputile.tools.simulator.generated import PodMaker
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
-from gputile.tools.simulator.pod_maker import PodMaker
 
 MOST_REPLICAS: Final = 100_000
 # How Kubernetes' own kinds that make pods are called, with the apiVersion that they have today.

@@ -42,8 +42,8 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
+from gputile.tools.simulator.generated import check_name, make_gpu_uuid, make_uid
 from gputile.tools.simulator.manifests import Manifest, Origin
-from gputile.tools.simulator.names import check_name, make_gpu_uuid, make_uid
 
 # MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
 _USUAL_MIB: Final = (

@@ -4,7 +4,7 @@ Which fields have to be there is the API server's to judge.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -76,17 +76,17 @@ def names_of_fields(type_name: str) -> frozenset[str]:
 
 
 def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
-    scalar = _SCALARS.get(type_name)
-    if scalar is not None:
-        yield from scalar(type_name, value, path)
-    elif type_name.startswith("[]"):
+    if type_name.startswith("[]"):
         yield from _list(type_name[2:], value, path)
     elif type_name.startswith("{}"):
         yield from _map(type_name[2:], value, path)
-    elif type_name.startswith("string("):
-        yield from _one_of(type_name, value, path)
-    else:
+    elif type_name in kubernetes_kinds().types:
         yield from _object(type_name, value, path)
+    elif type_name != "any":
+        enumerated = type_name.startswith("string(")
+        why = _one_of(type_name[7:-1].split("|"), value) if enumerated else _scalar(type_name, value)
+        if why:
+            yield path, why
 
 
 def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
@@ -120,70 +120,44 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
             yield from _check(item_type, item, f"{path}[{shown(key)}]")
 
 
-def _one_of(type_name: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str):
-        yield from _string(type_name, value, path)
-    else:
-        valid = type_name[len("string(") : -1].split("|")
-        if value and value not in valid:
-            yield path, f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
-
-
-def _string(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str):
-        hint = "" if isinstance(value, dict | list) or value is None else ": write it in quotes"
-        yield path, f"must be a string, is {kind_of(value)}{hint}"
-
-
-def _boolean(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, bool):
-        yield path, f"must be true or false, is {kind_of(value)}"
-
-
-def _integer(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+def _scalar(type_name: str, value: Any) -> str | None:
+    """Return why a value is none of a scalar type, None where it is one."""
+    if type_name in _SCALARS:
+        types, what = _SCALARS[type_name]
+        if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
+            return None
+        hint = ": write it in quotes" if what == "a string" and isinstance(value, bool | int | float) else ""
+        return f"must be {what}, is {kind_of(value)}{hint}"
+    if type_name == QUANTITY:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return f"must be a quantity, is {kind_of(value)}"
+        try:
+            parse_quantity(value)
+        except QuantityError as error:
+            return str(error)
+        return None
+    if type_name == INT_OR_STRING:
+        return None if isinstance(value, str) else _scalar("int32", value)
     bound = _INTEGERS[type_name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        yield path, f"must be a whole number, is {kind_of(value)}"
-    elif not -bound <= value < bound:
-        yield path, f"{str(value)[:_LONGEST]} is outside of the range of {type_name}"
-    elif value != int(value):
-        yield path, f"must be a whole number, is {value}"
+        return f"must be a whole number, is {kind_of(value)}"
+    if not -bound <= value < bound:
+        return f"{str(value)[:_LONGEST]} is outside of the range of {type_name}"
+    return None if value == int(value) else f"must be a whole number, is {value}"
 
 
-def _number(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        yield path, f"must be a number, is {kind_of(value)}"
-
-
-def _int_or_string(_: str, value: Any, path: str) -> Iterator[Broken]:
+def _one_of(valid: Sequence[str], value: Any) -> str | None:
     if not isinstance(value, str):
-        yield from _integer("int32", value, path)
+        return _scalar("string", value)
+    if value and value not in valid:
+        return f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
+    return None
 
 
-def _quantity(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        yield path, f"must be a quantity, is {kind_of(value)}"
-        return
-    try:
-        parse_quantity(value)
-    except QuantityError as error:
-        yield path, str(error)
-
-
-def _any(_type_name: str, _value: Any, _path: str) -> Iterator[Broken]:
-    yield from ()
-
-
-_SCALARS: Final[dict[str, Callable[[str, Any, str], Iterator[Broken]]]] = {
-    "any": _any,
-    "bool": _boolean,
-    "int32": _integer,
-    "int64": _integer,
-    "number": _number,
-    "string": _string,
-    INT_OR_STRING: _int_or_string,
-    QUANTITY: _quantity,
-    **dict.fromkeys(TIMES, _string),
+_SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "bool": ((bool,), "true or false"),
+    "number": ((int, float), "a number"),
+    **dict.fromkeys(("string", *TIMES), ((str,), "a string")),
 }
 
 

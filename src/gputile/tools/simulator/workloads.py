@@ -41,6 +41,7 @@ from gputile.tools.simulator.fields import (
     broken_fields,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
+from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -50,9 +51,7 @@ from gputile.tools.simulator.manifests import (
     Origin,
     decode,
 )
-from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
-from gputile.tools.simulator.pod_maker import PodMaker, common_labels
 from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000

@@ -11,8 +11,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import WHOLE_GPU
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.names import make_uid
 from gputile.tools.simulator.simulation import Simulation
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, node, scenario
