@@ -12,7 +12,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from gputile.tools.simulator.names import make_gpu_uuid
+from gputile.tools.simulator.generated import make_gpu_uuid
 from tests.fakes.corebuilders import allocation_text, share
 
 pytestmark = pytest.mark.requirement("B4")
