@@ -10,7 +10,7 @@ import pytest
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_SLICES_PATH
 from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL, SHARE_CLASS
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.claims.claim_files import KUBELET_FILE
+from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod_of
 from tests.localcluster.controlplane import ControlPlane
