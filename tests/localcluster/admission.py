@@ -12,12 +12,13 @@ import yaml
 
 from tests.localcluster.client import Api, ApiError, is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import EXAMPLES as ALL_EXAMPLES
+from tests.localcluster.gputile import SERVICE_ACCOUNT_GROUPS, configuration_file, write_configuration
 from tests.localcluster.machine import free_ports
 from tests.localcluster.processes import Process
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "webhook"
+EXAMPLES = ALL_EXAMPLES / "webhook"
 ACCOUNT = "system:serviceaccount:gputile:gputile-webhook"
-GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
 AGENT = "system:serviceaccount:gputile:gputile-agent"
 OPEN = {"gputile.io/unsafe-gpu-access": "allowed"}
 
@@ -27,20 +28,15 @@ Json = dict[str, Any]
 class RunningWebhook:
     """One replica, its ports, and the configuration file that it follows."""
 
-    def __init__(self, plane: ControlPlane, name: str = "webhook", port: int | None = None) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
-        self.name = name
-        port_free, self.health_port = free_ports(2)
-        self.port = port or port_free
-        self.configuration = plane.directory / f"{name}.configuration.yaml"
-        self.configure()
+        self.name = "webhook"
+        self.port, self.health_port = free_ports(2)
+        self.configuration = configuration_file(plane, self.name)
 
     def configure(self, **settings: Any) -> None:
         """Write the configuration file."""
-        document = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
-        temporary = self.configuration.with_suffix(".new")
-        temporary.write_text(yaml.safe_dump(document), encoding="utf-8")
-        temporary.rename(self.configuration)
+        write_configuration(self.configuration, settings)
 
     def start(self) -> Process:
         """Start it with exactly the rights that its example manifest grants, and wait until it is ready."""
@@ -55,7 +51,7 @@ class RunningWebhook:
             "--secret=gputile-webhook",
             "--configuration=gputile",
             f"--health-port={self.health_port}",
-            f"--kubeconfig={self.plane.kubeconfig(ACCOUNT, GROUPS)}",
+            f"--kubeconfig={self.plane.kubeconfig(ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
         ]
         return self.plane.start_process(self.name, command, ready=self.is_ready)
 
