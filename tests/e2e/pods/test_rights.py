@@ -143,7 +143,7 @@ def stand_in(release: PodRelease, pod: dict[str, Any], container: str) -> Iterat
     release.cluster.create(body)
     own = f"--namespace={release.namespace}"
     try:
-        release.cluster.kubectl("wait", own, "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        release.cluster.kubectl("wait", own, "--for=condition=Ready", f"pod/{name}", "--timeout=300s")
         yield body
     finally:
         release.cluster.kubectl("delete", own, f"pod/{name}")
