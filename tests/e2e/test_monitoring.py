@@ -49,7 +49,7 @@ def watched(
     """A node in mode cgpu, with all components of gputile beside it, and a Prometheus."""
     with (
         gpu_node(control_plane, node_programs, "watched", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
-        admission.installed(control_plane, policies=False, settings={"gpuMemoryUnit": "1GiB", **SETTINGS}) as webhook,
+        admission.installed(control_plane, settings={"gpuMemoryUnit": "1GiB", **SETTINGS}) as webhook,
     ):
         measure(here)
         control_plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its GPUs")

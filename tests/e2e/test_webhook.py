@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, VISIBLE, WHOLE, annotated, environment
 from tests.localcluster.admission import (
-    EXAMPLES,
+    MANIFESTS,
     OPEN,
     Json,
     RunningWebhook,
@@ -264,7 +264,7 @@ def test_each_line_holds_without_the_other(
     for body, rule in forms:
         if MEM in json.dumps(body) or rule == "forged-allocation":
             assert f"[{rule}]" in verdict(api, namespace, body)
-    control_plane.kubectl("apply", "-f", str(EXAMPLES / "policies.yaml"))
+    control_plane.kubectl("apply", "-f", str(MANIFESTS / "policies.yaml"))
     control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "gputile")
     control_plane.wait(lambda: not verdict(api, namespace, pod("m", {MEM: "1", CORE: "7"})), "no webhook")
     control_plane.wait(
