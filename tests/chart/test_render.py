@@ -13,7 +13,7 @@ from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
 from gputile.api.workloads import DaemonSet, Deployment, ServiceAccount
-from gputile.tools.views.installation_problem import OWN_CONTAINERS, missing_components
+from gputile.tools.views.installation_problem import missing_components
 from gputile.tools.views.rollout import name_of
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
@@ -75,14 +75,6 @@ def test_policies_without_the_webhook_judge_pods_of_any_size(webhook: bool) -> N
     every = [each["expression"] for policy in policies for each in policy["spec"]["matchConditions"]]
     limits = {int(found) for each in every for found in re.findall(r" (?:<=|>) ([0-9]+)", each)}
     assert limits == ({64, 256, 1024, 4096} if webhook else {16777216})
-
-
-@pytest.mark.requirement("U11")
-def test_status_knows_the_containers_of_gputiles_own_image_by_their_names() -> None:
-    specs = [spec for values in (FULL, {"scheduler.mode": "own"}) for spec in pod_specs(render(values)).values()]
-    containers = [each for spec in specs for each in (*spec.get("initContainers", ()), *spec["containers"])]
-    assert {each["name"] for each in containers if each["image"].startswith(f"{IMAGE}:")} == OWN_CONTAINERS
-    assert OWN_CONTAINERS.isdisjoint(each["name"] for each in containers if not each["image"].startswith(f"{IMAGE}:"))
 
 
 @pytest.mark.requirement("U11")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX, RESERVATION_ANNOTATION
+from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -298,37 +298,6 @@ async def test_the_keys_go_to_nodes_without_gpus_and_on_from_a_node_that_was_ope
         assert tab.errors == []
 
 
-async def test_who_closes_a_pod_by_key_is_back_where_it_was_opened(tab: Tab) -> None:
-    async with served(machine("a"), machine("b"), bound("p", "b", 1), pod("waits", mem=99)) as page:
-        await look(tab, page)
-        for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
-            await tab.key(key)
-        await tab.until("document.querySelector('#panel .pods .link')")
-        await tab.run("(() => { const link = document.querySelector('#panel .link'); link.focus(); link.click(); })()")
-        await tab.until("document.querySelector('#panel .state')")
-        await tab.key("Escape")
-        assert await tab.run("document.activeElement.dataset.of + document.activeElement.dataset.gpu") == "b1"
-        await tab.key("2")
-        await tab.run(
-            "(() => { const link = document.querySelector('.stacked .link'); link.focus(); link.click(); })()"
-        )
-        await tab.until("document.querySelector('#panel .state.pending')")
-        await tab.run("document.querySelector('#panel-close').focus()")
-        await tab.key("Escape")
-        assert await tab.run("document.activeElement.textContent") == "default/waits"
-        assert tab.errors == []
-
-
-async def test_pods_on_unknown_gpus_are_in_the_panel_of_their_node(tab: Tab) -> None:
-    """Only there do the keys reach them."""
-    async with served(machine("a"), pod("lost", node="a", mem=2)) as page:
-        await look(tab, page)
-        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
-        panel = "document.getElementById('panel').textContent"
-        await tab.until(f"({panel}).includes('On unknown GPUsdefault/lost')")
-        assert tab.errors == []
-
-
 @pytest.mark.parametrize("width", [360, 320])
 async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab, width: int) -> None:
     async with served(machine("a", 8), bound("p", "a"), pod("waits", mem=99)) as page:
@@ -403,23 +372,6 @@ async def test_what_is_used_is_drawn_in_the_blocks_and_said_of_the_pod(tab: Tab)
         await tab.run("document.querySelector('[data-node=\"a\"]').click()")
         await tab.until("document.querySelector('[data-use-of=\"default/p\"]')?.textContent === ', uses 3 GiB'")
         assert await tab.run("document.getElementById('usage-trouble').hidden")
-        assert tab.errors == []
-
-
-async def test_each_block_of_a_pod_shows_what_is_used_of_its_gpu(tab: Tab) -> None:
-    held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-a-0", 4096), share("GPU-a-1", 4096))}
-    async with served(machine("a"), pod("p", node="a", mem=8, annotations=held)) as page:
-        text = metrics_text({"default/p": 0})
-        put_agent(page.cluster, "a", text + metrics_text({"default/p": 4 << 30}).replace(b'gpu="0"', b'gpu="1"'))
-        await look(tab, page)
-        await tab.until("document.querySelectorAll('[data-pod=\"default/p\"] .used').length === 2")
-        widths = "[...document.querySelectorAll('[data-pod=\"default/p\"] .used')].map((x) => x.style.width).join(' ')"
-        assert await tab.run(widths) == "0% 100%"
-        titles = "[...document.querySelectorAll('[data-pod=\"default/p\"]')].map((x) => x.title).join('; ')"
-        assert await tab.run(titles) == "default/p: 4 GiB, uses 0 GiB; default/p: 4 GiB, uses 4 GiB"
-        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
-        said = "[...document.querySelectorAll('[data-use-of=\"default/p\"]')].map((x) => x.textContent).join()"
-        await tab.until(f"({said}) === ', uses 0 GiB,, uses 4 GiB'")
         assert tab.errors == []
 
 

@@ -215,65 +215,6 @@ async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -
         assert tab.errors == [error for error in tab.errors if "404" in error]
 
 
-async def test_who_reads_in_the_panel_keeps_the_place_when_it_is_drawn_anew(tab: Tab) -> None:
-    async with served(machine("a"), machine("b"), pod("waits", mem=99)) as page:
-        await look(tab, page)
-        await tab.key("2")
-        await tab.run("document.querySelector('#view-pending .link').click()")
-        await tab.until("document.querySelector('#panel .verdict')")
-        await tab.run("document.querySelector('#panel summary').focus()")
-        await tab.run(
-            "document.querySelector('#panel summary').click(); document.querySelector('#panel h2').id = 'old'"
-        )
-        put(page.cluster, pod("waits", mem=98))
-        await tab.until("!document.getElementById('old') && document.querySelector('#panel .verdict')")
-        assert await tab.run("[...document.querySelectorAll('#panel .verdict')].map((each) => each.open)") == [
-            True,
-            False,
-        ]
-        assert await tab.run("document.activeElement === document.querySelector('#panel summary')")
-
-
-async def test_pending_pods_are_searched_by_words_as_nodes_are(tab: Tab) -> None:
-    waits = [pod(name, namespace="team", mem=99) for name in ("waits", "later")]
-    async with served(machine("a"), *waits) as page:
-        await look(tab, page)
-        await tab.key("2")
-        for search, found in {
-            "waits": ["team/waits"],
-            " waits ": ["team/waits"],
-            "team waits": ["team/waits"],
-            "TEAM": ["team/later", "team/waits"],
-            "  ": ["team/later", "team/waits"],
-            "nothing-like-it": [],
-        }.items():
-            await tab.run(
-                f"(() => {{ const s = document.getElementById('search'); s.value = {json.dumps(search)}; "
-                "s.dispatchEvent(new Event('input')); })()"
-            )
-            rows = "[...document.querySelectorAll('#view-pending .link')].map((each) => each.textContent).sort()"
-            assert await tab.run(rows) == found, search
-        said = "No pod that waits is like that: the search and the filters leave none of 2."
-        assert await tab.run("document.querySelector('#view-pending').textContent") == said
-        for name in ("waits", "later"):
-            page.cluster.delete(PODS, name)
-        await tab.until("document.querySelector('#view-pending').textContent === 'No pod waits for a GPU.'")
-
-
-async def test_a_namespace_can_be_chosen_whose_pods_all_wait_and_stays_chosen(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a"), pod("waits", namespace="team", mem=99)) as page:
-        await look(tab, page)
-        await tab.key("2")
-        await tab.run(
-            "(() => { const s = document.getElementById('namespace'); s.value = 'team'; "
-            "s.dispatchEvent(new Event('change')); })()"
-        )
-        assert await tab.run("document.querySelectorAll('#view-pending .link').length") == 1
-        page.cluster.delete(PODS, "waits")
-        await tab.until("document.querySelector('#view-pending').textContent === 'No pod waits for a GPU.'")
-        assert await tab.run("document.getElementById('namespace').value") == "team", "the filter is in force"
-
-
 async def test_the_panel_asks_again_where_too_many_have_asked(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a"), pod("waits", mem=99)) as page:
         await look(tab, page)

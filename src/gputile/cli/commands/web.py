@@ -4,24 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Config,
-    Context,
-    Kubeconfig,
-    Reach,
-    RequestTimeout,
-    option,
-    takes,
-)
-from gputile.cli.options.configuration import (
-    INSTALLED_IN,
-    InstalledIn,
-    UnknownConfiguration,
-    assumed,
-    in_force,
-    read_given,
-)
+from gputile.cli.options.common import option, takes
+from gputile.cli.options.configuration import LiveSource, UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.output.streams import fail, note, write
 
 if TYPE_CHECKING:
@@ -32,8 +16,8 @@ PORT = 8420
 HEALTH_PORT = 8086
 
 
-@dataclass(frozen=True, slots=True)
-class WebOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions(LiveSource):
     """What the command line asks, in the order of the help."""
 
     port: Annotated[
@@ -48,11 +32,6 @@ class WebOptions:
     health_port: Annotated[
         int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.", min=1, max=65535)
     ] = HEALTH_PORT
-    config: Config = None
-    installed_in: InstalledIn = INSTALLED_IN
-    kubeconfig: Kubeconfig = None
-    context: Context = None
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
 
 @takes(WebOptions)
@@ -75,8 +54,7 @@ def web(options: WebOptions) -> None:
     from gputile.support.logs import LogFormat, set_up_logging
     from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
-    reach = Reach(options.kubeconfig, options.context, options.request_timeout)
-    live = read_cluster(reach, read_given(options.config), options.installed_in)
+    live = read_cluster(options, read_given(options.config), options.installed_in)
     configuration = in_force(live.given, None, unit_in_force(live.nodes))
     if isinstance(live.configuration, UnknownConfiguration):
         configuration = assumed(configuration, live.configuration.why)

@@ -12,9 +12,10 @@ from gputile.api.well_known import CLAIMS_LABEL, UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
-from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
+from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave
+from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.objects import ObjectDecoder, Reading, Replaced, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder, Replaced, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission import PriorityClasses
@@ -66,7 +67,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
     """
 
     async def read() -> Live:
-        async with reads(reach) as connection:
+        async with connected(reach) as connection:
             (_, nodes), (_, pods), (claims, no_claims), found = await asyncio.gather(
                 list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
                 list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
@@ -100,7 +101,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
     return read_or_leave(read())
 
 
-async def _with_groups(connection: Reading, read: Live) -> Live:
+async def _with_groups(connection: Connection, read: Live) -> Live:
     """Return the cluster with what a simulation needs beside nodes, pods and claims."""
     from gputile.tools.simulator.admission import listed_classes
 
@@ -128,7 +129,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
     """Return a namespace's events of pods that could not be created; none where they may not be read."""
 
     async def read() -> list[Event]:
-        async with reads(reach) as connection:
+        async with connected(reach) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
             events, _ = await listed(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
         return events or []
@@ -143,7 +144,7 @@ def _told(what: str, sentences: list[str]) -> list[str]:
 
 
 async def _configuration(
-    connection: Reading, given: GivenConfiguration | None, namespace: str
+    connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
     """Return the configuration, read where none is ``given``; or why it is not there or may not be read.
 
@@ -162,7 +163,7 @@ async def _configuration(
     return found
 
 
-async def _claims(connection: Reading) -> tuple[Replaced[ResourceClaim] | None, str | None]:
+async def _claims(connection: Connection) -> tuple[Replaced[ResourceClaim] | None, str | None]:
     """Return the ResourceClaims; None, and why, where they may not be listed; None alone if none are served.
 
     Raises:
@@ -181,7 +182,7 @@ def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
 
 
-async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
+async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
     """Return the PodGroups, none where their kind is not installed; and why they are not known, None where they are.
 
     Raises:
@@ -205,7 +206,7 @@ async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
     return groups, None
 
 
-async def read_budgets(connection: Reading) -> tuple[list[PodDisruptionBudget] | None, str | None]:
+async def read_budgets(connection: Connection) -> tuple[list[PodDisruptionBudget] | None, str | None]:
     """Return the PodDisruptionBudgets; None, and why, where they may not be listed."""
     return await listed(connection, "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudget)
 
@@ -216,7 +217,7 @@ def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
     return frozenset(name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED)
 
 
-async def read_unsafe_namespaces(connection: Reading) -> frozenset[str]:
+async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
     """Return the namespaces whose pods may reach GPUs past the ledger; none where they may not be listed.
 
     Raises:
@@ -227,7 +228,7 @@ async def read_unsafe_namespaces(connection: Reading) -> frozenset[str]:
     return unsafe_namespaces(namespaces or ())
 
 
-async def _has_pod_group_api(connection: Reading) -> bool:
+async def _has_pod_group_api(connection: Connection) -> bool:
     """Return whether there may be PodGroups: who lacks the right gets a 403 for a kind that is not installed, too."""
     try:
         await connection.get(POD_GROUP_API_PATH)

@@ -4,9 +4,8 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. An older version of a pod than the one known is ignored, unless a list has it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -20,7 +19,6 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.gang_members import GangMembers
-from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
@@ -38,42 +36,6 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
-
-SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after it has joined
-
-
-@dataclass(frozen=True, slots=True)
-class _FirstLabels:
-    uid: str
-    first_ns: int
-    labels: Mapping[str, str]
-
-
-class SettledLabels:
-    """The labels of each node as they were ten minutes after it was first seen; until then, as they are."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, _FirstLabels] = {}
-
-    def copy(self) -> "SettledLabels":
-        twin = SettledLabels()
-        twin._seen = self._seen.copy()
-        return twin
-
-    def put(self, node: Node, now_ns: int) -> None:
-        """Take in a node; ``now_ns`` is Unix time, ns."""
-        meta, seen = node.metadata, self._seen.get(node.metadata.name)
-        if seen is None or seen.uid != meta.uid:
-            self._seen[meta.name] = _FirstLabels(meta.uid, now_ns, meta.labels)
-        elif now_ns - seen.first_ns < SETTLING_NS:
-            self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
-
-    def drop(self, name: str) -> None:
-        self._seen.pop(name, None)
-
-    def label(self, name: str, key: str) -> str | None:
-        seen = self._seen.get(name)
-        return seen.labels.get(key) if seen is not None else None
 
 
 @dataclass(slots=True)
@@ -110,8 +72,6 @@ class ClusterState:
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
-        self.units = UnitsInForce(configuration)
-        self.settled_labels = SettledLabels()
         self.members = GangMembers()
         self.bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
         self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
@@ -130,7 +90,6 @@ class ClusterState:
         copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
         copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
-        copy.settled_labels = self.settled_labels.copy()
         copy.members, copy.bound_pods, copy.budgets = (
             self.members.copy(),
             self.bound_pods.snapshot(),
@@ -356,8 +315,6 @@ class ClusterState:
         name = node.metadata.name
         before = self.nodes.get(name)
         self.nodes[name] = node
-        self.units.put(node)
-        self.settled_labels.put(node, self.now_ns)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
@@ -367,8 +324,6 @@ class ClusterState:
 
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
-        self.units.drop(name)
-        self.settled_labels.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
         for placement in (self.placement, self.empty_placement):

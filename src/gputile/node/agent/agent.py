@@ -163,10 +163,9 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
-        lost = self.claims.restore()
+        self.claims.restore()
         self.records.read(self.allocation_state, time.time_ns())
         await self.advertiser.renew()
-        await self.claims.prepare_again(lost)
 
     async def _open(self) -> None:
         await self.hand_over.open()
@@ -227,8 +226,8 @@ class Agent:
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
     """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
 
-    def shares(beside: str) -> TimeShares:
-        return time_shares(state, str(store.allocations), beside)
+    def shares() -> TimeShares:
+        return time_shares(state, str(store.allocations))
 
     def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))

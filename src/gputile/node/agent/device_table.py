@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.api.well_known import DRIVER, GPU_CORE, GPU_MEMORY
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.device_ids import by_gpu
 
@@ -157,6 +158,59 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return self.only((*others, devices))
 
     def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
+        return msgspec.structs.replace(self, devices=devices)
+
+
+CLAIM_DIRECTORY_PREFIX = "claim-"
+
+
+class PreparedDevice(msgspec.Struct, frozen=True):
+    """A device as the kubelet was answered. ``request`` is the claim's own name for it."""
+
+    request: str
+    name: str
+    share_id: str = ""
+
+
+class PreparedClaim(PodDevices, frozen=True, dict=True):
+    """What a prepared claim holds: ``uid`` and ``claim`` are its own, ``namespace`` and ``name`` those of the pod.
+
+    The kubelet names a claim when it asks to prepare it, so its row needs no device IDs: ``shares`` is what it has of
+    each GPU, in the order of their indices, and all of it where ``whole``; a MIG instance has the instance's UUID.
+    """
+
+    claim: str = ""
+    owner: str = ""
+    whole: bool = False
+    shares: tuple[GpuShare, ...] = ()
+    results: tuple[PreparedDevice, ...] = ()
+
+    @property
+    def pod_uid(self) -> str:
+        return self.owner
+
+    @property
+    def directory(self) -> str:
+        """The name of its allocation directory."""
+        return f"{CLAIM_DIRECTORY_PREFIX}{self.uid}"
+
+    @cached_property
+    def gpus(self) -> frozenset[str]:
+        return frozenset(share.uuid for share in self.shares)
+
+    @cached_property
+    def container_gpus(self) -> dict[str, frozenset[str]]:
+        return {devices.container: self.gpus for devices in self.devices}
+
+    def mib(self, gpu: str) -> int:
+        return sum(share.mib for share in self.shares if share.uuid == gpu)
+
+    def percent(self, gpu: str) -> int:
+        return sum(share.percent for share in self.shares if share.uuid == gpu)
+
+    def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
+        """Return the claim with the container that uses it, tied to its allocation directory without IDs."""
+        devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
 
 

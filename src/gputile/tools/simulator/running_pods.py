@@ -15,8 +15,7 @@ import msgspec
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
 from gputile.core.kube_predicates.inter_pod import hard_spread
-from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.core.kube_predicates.ports_and_disks import exclusives
+from gputile.core.kube_predicates.pod_requests import host_ports, pod_requests
 from gputile.tools.simulator.manifests import Note
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.workloads import Expansion, Owner, owner_of
@@ -136,7 +135,7 @@ def _demand(pod: Pod) -> Hashable:
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b"{}"
     selector = tuple(sorted(spec.node_selector.items()))
     spread = tuple((each.topology_key, each.max_skew) for each in hard_spread(pod))
-    taken = tuple(sorted(pod_requests(spec).items())), exclusives(spec)
+    taken = tuple(sorted(pod_requests(spec).items())), host_ports(spec)
     return _gpu_demand(pod), taken, selector, affinity, spread
 
 

@@ -54,14 +54,7 @@ from gputile.tools.simulator.manifests import (
 from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_maker import PodMaker, common_labels
-from gputile.tools.simulator.pod_shapes import asks_for_gpus, pods_by_shape
-from gputile.tools.simulator.pod_templates import (
-    Group,
-    broken_custom,
-    groups,
-    is_suspended,
-    used_instead,
-)
+from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000
 _USUAL_UNITS: Final = (1024, 128, 1)  # MiB
@@ -215,10 +208,8 @@ class _Expander:
             self._check_pod_group(manifest)
             return iter(())
         found = self._intake.kinds.find(manifest)
-        if found is not None:
-            return self._of_other(manifest, found) if found.pods else iter(())
-        if _may_be_custom(manifest):
-            return self._by_shape(manifest)
+        if found is not None or _may_be_custom(manifest):
+            return self._of_other(manifest, found)
         unknown = self._unknown(manifest)
         if self._intake.ignore_unknown and kind not in MAKERS:
             self._note(f"ignored: {unknown}", manifest)
@@ -254,34 +245,17 @@ class _Expander:
         given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
         yield from CONTROLLERS[kind](given)
 
-    def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
-        """Yield the pods of an object whose kind the table knows."""
-        owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
-        if kind.owned:
-            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
-            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        suspended = is_suspended(manifest, kind) and manifest.stored
-        if suspended:
-            self._note("is suspended and makes no pods", manifest)
-        elif is_suspended(manifest, kind):
-            self._note(AS_IF_RESUMED, manifest)
-        if gang := gang_of_others(manifest.body):
-            self._note(gang, manifest)
-        if path := used_instead(manifest, kind):
-            self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
-        self._refuse(manifest, list(broken_custom(manifest, kind)))
-        for group in groups(manifest, kind):
-            yield from self._of_group(manifest, owner, group, 0 if suspended else group.count)
-
-    def _by_shape(self, manifest: Manifest) -> Iterator[Pod]:
-        """Yield the pods that an object of an unknown kind has by its shape, and say which these are.
+    def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
+        """Yield the pods of an object of another project's kind, and say of those that the table does not know.
 
         Raises:
             ManifestError: it asks for GPUs, and no pod can be made of what does.
         """
-        found = pods_by_shape(manifest)
+        if kind is not None and not kind.pods:
+            return
+        found = pods_by_shape(manifest, kind)
         for text in found.told:
-            self._note(f"by its shape: {text}{self._misspelt(manifest)}", manifest)
+            self._note(f"by its shape: {text}{self._misspelt(manifest) if kind is None else ''}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
             said = f"it asks for GPUs, and which pods ask for them is not known: {self._intake.tell_kinds}"
@@ -293,11 +267,18 @@ class _Expander:
         if gang := gang_of_others(manifest.body):
             self._note(gang, manifest)
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
+        suspended = kind is not None and is_suspended(manifest, kind)
+        if suspended:
+            self._note("is suspended and makes no pods" if manifest.stored else AS_IF_RESUMED, manifest)
+        if kind is not None and kind.owned:
+            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
+            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
         for group in found.groups:
+            count = 0 if suspended and manifest.stored else group.count
             try:
-                yield from self._of_group(manifest, owner, group, group.count)
+                yield from self._of_group(manifest, owner, group, count)
             except ManifestError as error:
-                if asks_for_gpus(group.template["spec"]):
+                if group.rule is not None or asks_for_gpus(group.template["spec"]):
                     raise
                 self._note(f"by its shape: ignored: {error}", manifest)
 

@@ -247,11 +247,7 @@ class PageApp:
     async def _usage(self, request: web.BaseRequest) -> web.Response:
         there = self._feed.state.page.nodes
         names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
-        return _json(
-            visible_usage(
-                self._usage_feed.of_nodes(list(names)[:MOST_NODES], self._viewer(request)), self._rights(request)
-            )
-        )
+        return _json(visible_usage(self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)))
 
     async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
         pod = self._asked_for(request)
@@ -260,7 +256,7 @@ class PageApp:
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
         node, uid = pod.spec.node_name, pod.metadata.uid
-        found = await self._usage_feed.opened(node, pod.key, uid, self._viewer(request))
+        found = await self._usage_feed.opened(node, pod.key, uid)
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:

@@ -167,12 +167,3 @@ def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, ku
     assert namespace("-n", "third") == "third"
     assert namespace(written="own") == "own"
     assert run.invoke(app, ["explain", "one", "--kubeconfig", kubeconfig]).exit_code == 0
-
-
-def test_status_is_watched_too(server: FakeApiServer, kubeconfig: str) -> None:
-    command = arguments("main", "status", "--watch", "--kubeconfig", kubeconfig)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(HANGS_S) == -signal.SIGINT

@@ -184,17 +184,6 @@ def running(name: str, uid: str, cpu: str, **status: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-def test_a_running_pod_takes_what_it_is_resized_from(tmp_path: Path) -> None:
-    """The node has 128 CPU, of which the pod that shrinks to one still has 124."""
-    new = changed(POD, "spec.containers.0.resources", {"requests": {"cpu": "5"}})
-    new = changed(new, "spec.tolerations", [{"operator": "Exists"}])
-    has = {"name": "c", "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
-    for cpu, code in (("124", 3), ("123", 0)):
-        status = {"containerStatuses": [{**has, "resources": {"requests": {"cpu": cpu}}}]}
-        objects = "\n".join(map(json.dumps, (running("old", "u", "1", **status), new)))
-        assert simulate(tmp_path, objects)[0] == code
-
-
 def test_two_pods_are_not_one(tmp_path: Path) -> None:
     """What a pod takes is kept by its UID."""
     said = verdict(tmp_path, running("p", "u", "1"), running("q", "u", "2"))

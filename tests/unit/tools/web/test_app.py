@@ -11,11 +11,9 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import NodeCondition
-from gputile.api.well_known import GPU_MEMORY
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
-from gputile.tools.web import app as application
 from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
 from gputile.tools.web.feed import Feed
@@ -157,16 +155,6 @@ async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch
         assert page.cluster.count("watch") == watches
 
 
-async def test_a_cluster_that_refuses_a_question_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
-    async with served(machine("a")) as page:
-        await watched(page)
-        page.cluster.refused["/version"] = 503, "ServiceUnavailable"
-        await until_state(page, lambda state: "503" in state["status"]["trouble"])
-        page.cluster.refused["/version"] = 403, "Forbidden"
-        await until_state(page, lambda state: not state["status"]["trouble"])
-
-
 async def test_rights_that_are_taken_away_are_said() -> None:
     async with served(machine("a")) as page:
         await watched(page)
@@ -218,17 +206,6 @@ async def test_a_question_that_needs_what_the_api_server_does_not_give_is_told_s
         for answer in (asked, pasted):
             assert answer.status_code == 503
             assert answer.text.startswith("the cluster cannot be read: GET /api/v1/namespaces: 500 InternalError")
-
-
-async def test_too_many_questions_are_refused_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "_MOST_WAITING", 0)
-    monkeypatch.setattr(application, "_MOST_MANIFESTS", 0)
-    async with served(machine("a"), pod("waits", mem=99)) as page:
-        for answer in (
-            await page.client.get("/api/pod", params={"namespace": "default", "name": "waits"}),
-            await page.client.post("/api/what-if", content=b"kind: Pod"),
-        ):
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
 
 
 async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
@@ -284,48 +261,11 @@ async def test_what_if_places_pods_and_sends_nothing() -> None:
         assert before == len([each for each in page.cluster.requests if each.method != "GET"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("manifest", "said"),
-    [
-        (b"", "holds no object"),
-        (b"\xff\xfe\x00", "not UTF-16"),
-        (b"a: [", "the pasted manifest"),
-        (b"kind: Unheard\napiVersion: v9\nmetadata: {name: x}", "no matches for kind"),
-        (b"a: &a [x]\nb: [" + b"*a," * 1000 + b"]", "the pasted manifest"),
-        (b"[" * 100_000, "the pasted manifest"),
-        (b"kind: Pod\napiVersion: v1\nmetadata: {name: '<script>'}\nspec: {containers: []}", "Pod/<script>"),
-    ],
-)
-async def test_a_manifest_that_cannot_be_used_is_an_answer(manifest: bytes, said: str) -> None:
-    async with served(machine("a")) as page:
-        answer = await page.client.post("/api/what-if", content=manifest)
-        assert answer.status_code == 200
-        assert said in answer.json()["error"]
-
-
 async def test_a_manifest_that_is_too_large_is_refused() -> None:
     async with served(machine("a")) as page:
         answer = await page.client.post("/api/what-if", content=b"#" * (LARGEST_MANIFEST + 1))
         assert answer.status_code == 413
         assert (await page.client.get("/api/state")).status_code == 200
-
-
-async def test_fifty_viewers_see_a_change_and_one_that_stops_reading_holds_up_nobody() -> None:
-    async with served(machine("a")) as page:
-        state = await state_of(page)
-        stalled = socket.create_connection(("127.0.0.1", page.port))
-        cookie = "; ".join(f"{name}={value}" for name, value in page.client.cookies.items())
-        target = f"/api/changes?epoch={state['epoch']}&after={state['revision']}"
-        stalled.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost:{page.port}\r\nCookie: {cookie}\r\n\r\n".encode())
-        try:
-            watching = [asyncio.create_task(changes(page, state, "change")) for _ in range(50)]
-            await asyncio.sleep(0.5)
-            put(page.cluster, pod("new", mem=3, asks={GPU_MEMORY: 3}))
-            async with asyncio.timeout(HANG_S):
-                found = await asyncio.gather(*watching)
-            assert all(each["pending"]["default/new"]["name"] == "new" for each in found)
-        finally:
-            stalled.close()
 
 
 def connection_state(server_port: int, client_port: int) -> str:

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 GIB = 1024
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 NODES = ("a", "b", "c")
-FAR_NS = 4_000_000_000 * 10**9
 
 
 def bound(uid: str, node: str, gpu: int = 0, mib: int = 4 * GIB, percent: int = 0) -> Pod:
@@ -192,13 +191,6 @@ CLOSED = {
         f"its kubelet offers no {GPU_MEMORY}",
     ),
 }
-OPEN = {
-    "ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="True"),)), ()),
-    "a taint of people": (NodeStatus(), (Taint(key="nvidia.com/gpu", effect="NoSchedule"),)),
-    "a hint": (NodeStatus(), (Taint(key="node.kubernetes.io/x", effect="PreferNoSchedule"),)),
-    "cordoned": (NodeStatus(), (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)),
-    "offered": (NodeStatus(allocatable={"pods": "110", GPU_MEMORY: "30"}), ()),
-}
 
 
 def tile_of(node: Node) -> NodeTile:
@@ -225,13 +217,6 @@ def test_a_silent_agent_alone_closes_nothing() -> None:
         status = NodeStatus(allocatable={"pods": "110", GPU_MEMORY: units}, conditions=(said,))
         tile = tile_of(msgspec.structs.replace(machine("a"), status=status))
         assert (tile.silent, tile.serves) == (True, serves)
-
-
-@pytest.mark.parametrize(("status", "taints"), OPEN.values(), ids=OPEN)
-def test_a_node_that_takes_pods_says_which(status: NodeStatus, taints: tuple[Taint, ...]) -> None:
-    node = msgspec.structs.replace(machine("a"), status=status, spec=NodeSpec(taints=taints))
-    tile = tile_of(node)
-    assert (tile.serves, tile.problems) == ("memory", ())
 
 
 @given(st.lists(st.binary(max_size=30), max_size=40), st.integers(1, 10), st.integers(0, 200), st.integers(-2, 45))

@@ -155,18 +155,6 @@ async def test_requests_do_not_wait_for_an_api_server_that_hangs(
     assert len(server.requests) - before <= len(secrets), "each is asked about once"
 
 
-async def test_a_failure_is_remembered(
-    users: Users, server: FakeApiServer, viewers: Viewers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = await viewers.admit("token-admin")
-    monkeypatch.setattr(module, "RECHECK_S", 0.0)
-    server.refused[TOKEN_REVIEWS] = (503, "ServiceUnavailable")
-    before = len(server.requests)
-    for _ in range(5):
-        assert await viewers.rights(secret) == ALL_RIGHTS
-    assert len(server.requests) - before == 1
-
-
 async def test_a_login_does_not_wait_for_ever(
     users: Users, server: FakeApiServer, viewers: Viewers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,12 +228,3 @@ def test_what_a_request_said_names_the_agents_pod() -> None:
     assert sent.count(b"the use is not known") == 3
     assert visible_usage(usage, ALL_RIGHTS) == usage
     assert visible_pod_usage(PodUsageAnswer(), TEAM) == PodUsageAnswer()
-
-
-def test_who_may_list_everything_sees_it() -> None:
-    assert visible_nodes([NODE], ALL_RIGHTS) == [NODE]
-    assert visible_pending(PENDING, ALL_RIGHTS) == PENDING
-
-
-def test_a_node_in_order_has_nothing_wrong() -> None:
-    assert visible_nodes([NodeTile("n")], TEAM) == [NodeTile("n")]

@@ -109,7 +109,7 @@ class GangPreemption:
         self._evictions.choose(gang.name, found.evicted, _why(gang.name))
         longest = self._longest_s(found)
         lasts = self._configuration.preemption.keep_seconds + longest
-        plan = GangPlan(found.places, True, True)
+        plan = GangPlan(found.places, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
         self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan

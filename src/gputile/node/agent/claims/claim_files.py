@@ -7,7 +7,7 @@ prepare it, and takes it out after it has been released: a record of a claim tha
 import contextlib
 import logging
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +15,9 @@ import msgspec
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import DRIVER
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.prepare import AskedClaim
-from gputile.node.agent.claims.prepared_claim import (
-    DIRECTORY_PREFIX,
-    ClaimRecordError,
-    PreparedClaim,
-    decode_claim,
-    encode_claim,
-)
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.support.files import read_whole, write_whole
 
@@ -34,12 +28,18 @@ _RECORD_FILE: Final = "claim.json"
 _CDI_PREFIX: Final = "gputile.io-claim-"
 _PRIVATE: Final = 0o600
 _MOST_BYTES: Final = 64 * MIB
+VERSION: Final = 1
+
+
+class ClaimRecordError(ValueError):
+    """The text is no record of a prepared claim."""
+
+
+CLAIM_RECORD = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
 
 
 class _ClaimInfo(msgspec.Struct, rename="pascal"):
     claim_uid: str = msgspec.field(name="ClaimUID")
-    claim_name: str
-    namespace: str
     driver_state: dict[str, Any] | None = None
 
 
@@ -63,17 +63,17 @@ class ClaimFiles:
     def records(self) -> dict[str, PreparedClaim]:
         """Return what was prepared, by the claim's UID, without what cannot be read."""
         found = {}
-        for path in self.store.allocations.glob(f"{DIRECTORY_PREFIX}*"):
+        for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
             try:
-                claim = decode_claim(read_whole(path / _RECORD_FILE, _MOST_BYTES))
+                claim = CLAIM_RECORD.decode(read_whole(path / _RECORD_FILE, _MOST_BYTES))
             except (OSError, ClaimRecordError):
                 continue
             if claim.directory == path.name:
                 found[claim.uid] = claim
         return found
 
-    def kubelet_claims(self) -> dict[str, AskedClaim] | None:
-        """Return the claims that the kubelet has or is about to prepare, by UID; None where its file cannot be read."""
+    def kubelet_claims(self) -> set[str] | None:
+        """Return the UIDs of the claims that the kubelet has or is about to prepare; None where it cannot be read."""
         try:
             checkpoint = msgspec.json.decode(read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState)
             if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
@@ -81,8 +81,7 @@ class ClaimFiles:
             found = msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        ours = (each for each in found if DRIVER in (each.driver_state or {}))
-        return {each.claim_uid: AskedClaim(each.namespace, each.claim_name, each.claim_uid) for each in ours}
+        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
 
     def write(self, claim: PreparedClaim, cdi: bytes) -> None:
         """Write a claim's CDI file, and then its record; what is there already is not written again.
@@ -93,7 +92,7 @@ class ClaimFiles:
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
         _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
-        _write(self.store.allocations / claim.directory / _RECORD_FILE, encode_claim(claim).encode(), _PRIVATE)
+        _write(self.store.allocations / claim.directory / _RECORD_FILE, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's record and CDI file; its directory goes with those of all containers that have ended.
@@ -101,26 +100,20 @@ class ClaimFiles:
         Raises:
             OSError: one cannot be removed.
         """
-        (self.store.allocations / f"{DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(missing_ok=True)
+        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(missing_ok=True)
         if self._cdi is not None:
             (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").unlink(missing_ok=True)
 
     def keep_only(self, uids: Set[str]) -> None:
         """Remove the CDI files of all other claims."""
-        for path in self._cdi_files():
+        for path in self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ():
             if path.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in uids:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def has_cdi(self, uid: str) -> bool:
-        return self._cdi is not None and (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").is_file()
-
     def cdi_devices(self, uuid: str) -> tuple[str, ...]:
         """Return the CDI device of a GPU or MIG instance; none where the runtime would not know it."""
         return self._cdi.devices((uuid,)) if self._cdi is not None else ()
-
-    def _cdi_files(self) -> Iterator[Path]:
-        return iter(self._cdi.directory.glob(f"{_CDI_PREFIX}*.json")) if self._cdi is not None else iter(())
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

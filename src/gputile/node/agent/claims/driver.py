@@ -7,35 +7,30 @@ the middle has promised nothing, and the kubelet asks again. What is there alrea
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 from typing import Final
 from weakref import WeakValueDictionary
-
-import msgspec
 
 from gputile.api.core import ObjectReference, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import Limits
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.claim_files import ClaimFiles
 from gputile.node.agent.claims.prepare import (
-    AskedClaim,
     ClaimRefused,
-    allocation_record,
     answer_of,
     cdi_file,
     cdi_name,
-    check_room,
-    limits_of,
     prepared_claim,
     with_containers,
 )
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
+from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 
@@ -63,7 +58,7 @@ class ClaimsDriver:
         self._cluster = cluster
         self._compare = compare
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._released: set[str] | None = set()  # until lost files have been made again: nobody releases these twice
+        self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -81,48 +76,37 @@ class ClaimsDriver:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _prepare_all(self, body: bytes) -> bytes:
-        asked = _asked(dra.NodePrepareResourcesRequest.FromString(body).claims)
+        asked = dra.NodePrepareResourcesRequest.FromString(body).claims
         done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
         answers = dict(zip((each.uid for each in asked), done, strict=True))
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
-        asked = _asked(dra.NodeUnprepareResourcesRequest.FromString(body).claims)
+        asked = dra.NodeUnprepareResourcesRequest.FromString(body).claims
         errors = {each.uid: await self._release(each.uid) for each in asked}
         answers = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
-    def restore(self) -> list[AskedClaim]:
+    def restore(self) -> None:
         """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
 
-        Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
+        After a reboot, which takes the CDI files, the kubelet asks for all of them again.
         """
-        self._released = self._released or set()
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(found.keys() | (wanted or {}).keys())
+        self._files.keep_only(found.keys())
         hold_claims(self._state, found, time.time_ns())
-        if wanted is None:
-            wanted = {uid: AskedClaim(each.namespace, each.claim, uid) for uid, each in found.items()}
-        return [each for each in wanted.values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
-    async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
-        """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
-        await asyncio.gather(*(self._prepare_answer(asked, again=True) for asked in lost))
-        self._released = None
-
-    async def _prepare_answer(self, asked: AskedClaim, *, again: bool = False) -> dra.NodePrepareResourceResponse:
+    async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
             async with self._busy.setdefault(asked.uid, asyncio.Lock()):
-                if again and self._released is not None and asked.uid in self._released:
-                    raise ClaimRefused("the kubelet has released it")
                 claim = await self._prepare(asked)
         except ClaimRefused as error:
-            log.error("claim %s is not prepared: %s", asked.key, error)
+            log.error("claim %s/%s is not prepared: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error))
         except (NotYet, KubeError, OSError) as error:
-            log.warning("claim %s is not prepared yet: %s", asked.key, error)
+            log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         return dra.NodePrepareResourceResponse(
             devices=[
@@ -130,28 +114,38 @@ class ClaimsDriver:
                     request_names=[each.request],
                     pool_name=self._node,
                     device_name=each.name,
-                    cdi_device_ids=each.cdi,
+                    cdi_device_ids=self._cdi_devices(claim, each.name),
                     share_id=each.share_id or None,
                 )
                 for each in claim.results
             ]
         )
 
-    async def _prepare(self, asked: AskedClaim) -> PreparedClaim:
+    def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
+        """Return the CDI devices of a result: the GPU's own, as far as the runtime knows one, and the claim's."""
+        found = device_named(self._state.node_config, device)
+        return [*(self._files.cdi_devices(found.uuid) if found is not None else ()), cdi_name(claim.uid)]
+
+    async def _prepare(self, asked: dra.Claim) -> PreparedClaim:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
-        claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
-        claim = with_containers(state, claim, await self._pod_of(claim))
+        if found is None or found.metadata.uid != asked.uid:
+            key = f"{asked.namespace}/{asked.name}"
+            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
+        claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
+        pod = await self._pod_of(claim)
+        async with self._turn:
+            await asyncio.sleep(0)  # the answers of those before go out first, however many were asked for together
+        claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
-                check_room(state, claim)
-        except ClaimRefused as error:
+                rules_of(state).check_claim(claim)
+        except Occupied as error:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
             )
             self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
-            raise
-        claim = self._with_devices(claim)
+            raise ClaimRefused(str(error)) from error
         self._hold(claim)
         try:
             await self._write(claim)
@@ -169,26 +163,26 @@ class ClaimsDriver:
             return known.pod
         return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
-    def _with_devices(self, claim: PreparedClaim) -> PreparedClaim:
-        """Add the CDI devices of each result: the GPU's own, as far as the runtime knows one, and the claim's."""
-        config, results = self._state.node_config, []
-        for result in claim.results:
-            device = device_named(config, result.name)
-            own = self._files.cdi_devices(device.uuid) if device is not None else ()
-            results.append(msgspec.structs.replace(result, cdi=(*own, cdi_name(claim.uid))))
-        return msgspec.structs.replace(claim, results=tuple(results))
-
     async def _write(self, claim: PreparedClaim) -> None:
-        state, store, limits = self._state, self._files.store, limits_of(claim)
-        pod = state.pod_of(claim)
+        state, store, pod = self._state, self._files.store, self._state.pod_of(claim)
+        limits = Limits(
+            namespace=claim.namespace,
+            pod=claim.name,
+            uid=claim.owner,
+            container=claim.devices[0].container,
+            mode=claim.mode,
+            unit_mib=claim.unit_mib,
+            gpus=claim.shares,
+            since_ns=claim.since_ns,
+        )
         answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
         response = self._preparation.response(Mode(claim.mode), answer)
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
         if claim.directory not in state.started or store.limits(claim.directory) != limits:
-            record = allocation_record(claim, mounts)
-            self._preparation.prepare(answer, record)
+            start = Start(claim.directory, limits, mounts)
+            self._preparation.prepare(answer, start.record)
             self._compare.wish()  # a daemon for several GPUs starts when they are held
-            await self._preparation.start(Start(claim.directory, limits, record, mounts), state)
+            await self._preparation.start(start, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
@@ -202,8 +196,6 @@ class ClaimsDriver:
             except OSError as error:
                 return str(error)
             self._drop(uid)
-            if self._released is not None:
-                self._released.add(uid)
         self._compare.wish()
         return ""
 
@@ -213,7 +205,3 @@ class ClaimsDriver:
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
         hold_claims(self._state, left, time.time_ns())
-
-
-def _asked(claims: Iterable[dra.Claim]) -> list[AskedClaim]:
-    return [AskedClaim(each.namespace, each.name, each.uid) for each in claims]

@@ -7,7 +7,7 @@ checkpoint is there to recover from.
 While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
 older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
 
-The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
+The checkpoint has what is in force: an agent that starts while the API server is away goes on with
 that. A text that is cut off or of an unknown version is refused as a whole.
 """
 
@@ -15,7 +15,6 @@ import logging
 import shutil
 from collections.abc import Iterable, Set
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -39,10 +38,9 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """``effective_mode`` is None where nothing was in force yet. ``registered`` are the resources that were served."""
+    """``effective_mode`` is None where nothing was in force yet."""
 
     effective_mode: EffectiveMode | None = None
-    registered: tuple[str, ...] = ()
 
 
 CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
@@ -62,13 +60,6 @@ class StateError(Exception):
     """The agent has no place for its files; the text says which, and why."""
 
 
-class _BootFile(NamedTuple):
-    """One version of an allocation's mark (inode, size in bytes, times in ns), and whether it names this boot."""
-
-    version: tuple[int, int, int, int]
-    of_this_boot: bool
-
-
 class NodeFiles:
     """Files under one directory on the host, which no pod but the agent can write.
 
@@ -85,7 +76,6 @@ class NodeFiles:
         self._file = directory / "checkpoint.json"
         self._node_lock = node_lock
         self._boot = _boot_id()
-        self._boot_files: dict[str, _BootFile] = {}  # by directory: of those that there were at the last look
         self.allocations = directory / "allocations"
         try:
             close_to_others(directory, _PASSED)
@@ -174,21 +164,13 @@ class NodeFiles:
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories with which a container was let start since the machine did."""
-        read = {path.name: self._boot_file(path) for path in self.allocations.iterdir()}
-        self._boot_files = {name: file for name, file in read.items() if file is not None}
-        return frozenset(name for name, file in self._boot_files.items() if file.of_this_boot)
+        return frozenset(path.name for path in self.allocations.iterdir() if self._is_of_this_boot(path / BOOT_FILE))
 
-    def _boot_file(self, directory: Path) -> _BootFile | None:
-        """Return what an allocation's mark says, None where none can be read; one that has not changed is not read."""
-        path, before = directory / BOOT_FILE, self._boot_files.get(directory.name)
+    def _is_of_this_boot(self, mark: Path) -> bool:
         try:
-            now = path.stat()
-            version = (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-            if before is not None and before.version == version:
-                return before
-            return _BootFile(version, of_this_boot=read_whole(path, _MOST_BYTES) == self._boot.encode())
+            return read_whole(mark, _MOST_BYTES) == self._boot.encode()
         except OSError:
-            return None
+            return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write what a container keeps to while no arbiter runs; return whether its directory is there."""

@@ -23,10 +23,11 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import KubeletEntry, directory_name
 from gputile.node.agent.files.allocation_files import Checkpoint, NodeFiles
-from gputile.node.agent.holdings import adopt, derive
+from gputile.node.agent.holdings import derive
 from gputile.node.agent.node_config import EffectiveMode, Sharing, is_served
-from gputile.node.agent.node_resources import MachineSeen, node_config_of
+from gputile.node.agent.node_resources import node_config_of
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.support.files import read_whole
 
 _MOST_KEPT = 1024
@@ -108,25 +109,23 @@ class Records:
         self._kubelets = device_plugins / FILE_NAME
         self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
-        self._complete: tuple[object, ...] = ()  # what each directory was last seen to have a record of
         self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
-    def starting_state(self, seen: MachineSeen, configuration: Configuration) -> AllocationState:
+    def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
         mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
-        state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode, self.saved.registered)
+        state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode)
         return state
 
     def save(self, state: AllocationState) -> None:
-        """Write down what is in force, and the resources that are served.
+        """Write down what is in force.
 
         Raises:
             OSError: it cannot be written.
         """
-        told = state.advertised
-        self.store.save(Checkpoint(told.effective_mode, tuple(sorted({*told.resources, *told.registered}))))
-        told.unsaved = False
+        self.store.save(Checkpoint(state.advertised.effective_mode))
+        state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.
@@ -137,7 +136,7 @@ class Records:
         mode = self.saved.effective_mode
         if mode is None and state.node is not None:
             mode = published_before(state.node, state.configuration.unit_mib)
-        state.take_over(self.store.records(), self.store.started(), mode, self.saved.registered)
+        state.take_over(self.store.records(), self.store.started(), mode)
 
     def read(self, state: AllocationState, now_ns: int) -> None:
         """Read what the kubelet has written down, if that is new, and derive who has which devices."""
@@ -153,12 +152,6 @@ class Records:
             state.of_other_plugins = {}
             self._say(error)
         derive(state, now_ns)
-        if self._complete != (state.written, state.device_table):
-            for entry in state.written or ():
-                if (record := adopt(state, entry)) is not None:
-                    self.store.write_record(entry.directory, record)
-            derive(state, now_ns)
-            self._complete = state.written, state.device_table
 
     def _say(self, error: OSError) -> None:
         """Say once why the kubelet's checkpoint cannot be read; there need not be one."""

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from gputile.api.quantity import MIB
 from gputile.api.usage_hour import MOST_SAMPLES, HourLine, HourSample, PodHour
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.node_snapshot import MonitoredContainer, Snapshots
+from gputile.node.agent.status.node_snapshot import MonitoredContainer, Snapshots, containers_of
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.nvml.gpu_monitor import GpuMonitor
@@ -170,7 +170,7 @@ class UsageHour:
             self._due_s = now_s + EVERY_S
         counted = {(row.container, row.gpu): row.seconds for row in self._times.rows}
         lines: dict[str, dict[tuple[str, int], _Line]] = {}
-        for each, usages in self._use.read(self._snapshots.latest.containers, self._monitor.readings):
+        for each, usages in self._use.read(tuple(containers_of(self._snapshots.latest)), self._monitor.readings):
             before, of_pod = self._lines.get(each.container.uid, {}), lines.setdefault(each.container.uid, {})
             for part, usage in zip(each.gpus, usages, strict=True):
                 key = each.container.name, part.index
