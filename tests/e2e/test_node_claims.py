@@ -22,15 +22,8 @@ from gputile.api.well_known import (
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.claims.claim_files import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
-from tests.e2e.node import LIMITS
-from tests.e2e.node import VISIBLE
-from tests.e2e.node import GpuNode
-from tests.e2e.node import gpu_node
-from tests.e2e.node import probe_container
-from tests.e2e.node import probe_pod_of
 from tests.conftest import examples
-from tests.e2e.node import probe_pod
-from tests.e2e.node import told
+from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod, probe_pod_of, told
 from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES
