@@ -13,9 +13,9 @@ from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespa
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
 from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all, list_pages
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.objects import ObjectDecoder, Replaced, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder, Replaced
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission import PriorityClasses

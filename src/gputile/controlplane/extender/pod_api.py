@@ -8,9 +8,8 @@ from typing import Protocol
 from gputile.api.core import Binding, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import FENCE_ANNOTATION
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import KubeError
-from gputile.kube.objects import list_all
 from gputile.kube.writes import (
     annotate_pod_status,
     bind_pod,
