@@ -250,15 +250,6 @@ def test_root_in_a_container_leaves_nothing_on_the_node(shared: GpuNode, namespa
 
 
 @pytest.mark.requirement("M4")
-@pytest.mark.parametrize("user", [{"runAsUser": 1000, "runAsNonRoot": True}, {}])
-def test_any_user_of_a_container_has_what_is_its_own(shared: GpuNode, namespace: str, user: dict[str, object]) -> None:
-    """The directories that are closed on the node are not on the container's way; an image without /etc will do."""
-    shared.create(namespace, probe_pod("any", {GPU_MEMORY: 2}, securityContext=user))
-    (pod,) = shared.wait_running(1, namespace)
-    assert '"mib":2048' in shared.said(pod, "main")["PROBE_LIMITS"]
-
-
-@pytest.mark.requirement("M4")
 def test_a_container_that_would_not_be_isolated_does_not_start(shared: GpuNode, namespace: str) -> None:
     """Its library was taken away, and cannot be put back for a while; then it can."""
     library = shared.node.directory / "state" / "library"
