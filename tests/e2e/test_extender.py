@@ -10,7 +10,6 @@ import yaml
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
-    ALLOCATION_ANNOTATION,
     GPU_CORE,
     GPU_MEMORY,
     GPUSHARE_INDEX,
@@ -154,22 +153,6 @@ def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: Control
     wait_bound(cluster, namespace, 1)
     assert bound(pods_in(cluster, namespace)) == {"four": "nvlink"}
     assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
-
-
-@pytest.mark.requirement("U5")
-def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster: ControlPlane, namespace: str) -> None:
-    """It was stamped with 1 GiB, and the unit is 128 MiB now; what it is told to ask for is as much."""
-    before = pod_body("before", {GPU_MEMORY: 4}, nodeSelector=on("t4"))
-    before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
-    create(cluster, namespace, before)
-    text = "create it anew, and ask 32 units for its 4096 MiB"
-    cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text)
-    create(cluster, namespace, pod_body("anew", {GPU_MEMORY: 32}, nodeSelector=on("t4")))
-    wait_bound(cluster, namespace, 1)
-    (made,) = [each for each in pods_in(cluster, namespace) if each["spec"].get("nodeName")]
-    assert [share["mib"] for share in json.loads(made["metadata"]["annotations"][ALLOCATION_ANNOTATION])["cards"]] == [
-        4096
-    ]
 
 
 @pytest.mark.anyio
