@@ -143,13 +143,12 @@ class PlacementEngine:
         return engine
 
     def reprice(self, prices: Prices) -> None:
-        """Weigh by these prices, and by how scarce things are now."""
-        models, cpu = self.supply()
-        self.use_packing_state(build(self.ledger.node_arrays, prices, models, cpu))
+        """Weigh by these prices, and by how scarce things are now.
 
-    def use_packing_state(self, packing_state: PackingState) -> None:
-        """Weigh by ``packing_state`` from now on; nodes that changed since it was built are weighed as they are now."""
-        self.packing_state = packing_state
+        Nodes that change later are weighed as they are by then.
+        """
+        models, cpu = self.supply()
+        self.packing_state = build(self.ledger.node_arrays, prices, models, cpu)
 
     def supply(self) -> tuple[list[str], int]:
         """Return what ``packing_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
@@ -222,14 +221,9 @@ class PlacementEngine:
         order = fitting[np.argsort(-found[fitting], kind="stable")]
         return [names[i] for i in order.tolist()]
 
-    def decide(
-        self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
-    ) -> Decision | Refusal[FitRule]:
-        """Return which GPUs of node ``name`` the request gets now, or why it gets none.
-
-        ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
-        """
-        node = self.state(name, without)
+    def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
+        """Return which GPUs of node ``name`` the request gets at ``now_ns`` (Unix time), or why it gets none."""
+        node = self.state(name)
         if node is None:
             return UNKNOWN
         group = self.ledger.group_number(request.shape.trust_group)
@@ -255,12 +249,12 @@ class PlacementEngine:
             return UNKNOWN
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
-    def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
+    def state(self, name: str) -> NodeState | None:
         row = self.ledger.row_of.get(name)
         node_info = self.ledger.node_info(row) if row is not None else None
         if row is None or node_info is None:
             return None
-        return node_state(self.ledger, row, node_info, without)
+        return node_state(self.ledger, row, node_info)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Return the row of each name, and whether it is known (a row of an unknown name is 0)."""
