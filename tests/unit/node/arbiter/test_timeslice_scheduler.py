@@ -35,13 +35,6 @@ def run(*clients: Client, seconds: float = 20.0) -> list[float]:
     return machine.shares()
 
 
-@pytest.mark.requirement("G4")
-def test_long_kernels_are_debts() -> None:
-    """One that overruns each of its turns by far gets no more than the other."""
-    a, b = run(Client("a", Share(), kernel=200 * MS), Client("b", Share(), kernel=1 * MS))
-    assert a / b == pytest.approx(1, rel=0.05)
-
-
 @pytest.mark.requirement("M4")
 def test_alone_without_a_cap_nothing_is_measured() -> None:
     """One turn for ever."""
@@ -69,20 +62,6 @@ def test_a_guarantee_goes_before_priority() -> None:
     a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))
     assert a == pytest.approx(0.2, rel=0.1)
     assert b > 0.75
-
-
-def test_a_turn_without_end_is_limited_when_another_waits() -> None:
-    turns = of_two()
-    assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
-    assert turns.want("b", 2, 10 * MS) == [Limit(1, 1, 20 * MS)]
-    assert turns.done(1, 1, 31 * MS, True, 31 * MS) == [Grant(2, 2, Q)]
-
-
-def test_a_silent_holder_loses_its_turn_within_a_quantum() -> None:
-    turns = contended()
-    assert turns.wake_at(Q) == 2 * Q
-    assert turns.tick(2 * Q) == [Grant(2, 2, Q)]
-    assert turns.want("a", 1, 2 * Q) == [], "it has not given the turn back yet"
 
 
 def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
@@ -118,15 +97,6 @@ def test_what_is_charged_is_between_a_quarter_of_the_turn_and_all_of_it(used: in
     turns.want("a", 1, 0)
     turns.done(1, 1, used, False, 20 * MS)
     assert turns.accounts["a"].used == charged
-
-
-def test_a_container_that_was_away_gets_no_credit() -> None:
-    machine = Machine([Client("a", Share())])
-    machine.run(10 * 10**9)
-    turns = machine.turns
-    turns.put("b", Share(), machine.now)
-    turns.want("b", 7, machine.now)
-    assert turns.accounts["b"].virtual == pytest.approx(turns.accounts["a"].virtual)
 
 
 @pytest.mark.requirement("M5")
