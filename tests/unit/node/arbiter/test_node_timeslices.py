@@ -135,14 +135,6 @@ def test_a_turn_on_another_gpu_is_kept_for_a_moment() -> None:
     assert node.tick("B", at) == [("B", Grant(3, 2, Q))]
 
 
-def test_a_set_that_is_given_back_is_free_at_once() -> None:
-    node = both()
-    node.want("A", "y", 2, 0)
-    node.done("B", 1, 1, 5 * MS, False, 6 * MS)
-    assert node.done("A", 1, 1, 5 * MS, False, 6 * MS) == [("A", Grant(2, 2, Q))]
-    assert node.gpu("B").owner is None
-
-
 def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
     node = both()
     node.want("A", "y", 2, 0)

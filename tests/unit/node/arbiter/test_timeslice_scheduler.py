@@ -3,7 +3,7 @@
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
-from gputile.node.arbiter.timeslice_scheduler import MOST_OVERRUN, MS
+from gputile.node.arbiter.timeslice_scheduler import MS
 from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
 
 Q = 30 * MS
@@ -62,32 +62,6 @@ def test_a_guarantee_goes_before_priority() -> None:
     a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))
     assert a == pytest.approx(0.2, rel=0.1)
     assert b > 0.75
-
-
-def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
-    turns = contended()
-    turns.tick(2 * Q)
-    turns.done(2, 2, 0, True, 3 * Q)
-    turns.done(1, 1, 0, True, 5 * Q)
-    assert turns.accounts["a"].used == 5 * Q
-
-
-def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
-    turns = contended()
-    for at in range(Q, Q + MOST_OVERRUN, Q // 2):
-        assert turns.busy(1, 1, at) == []
-    assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
-
-
-def test_the_processes_of_a_container_hold_its_turn_together() -> None:
-    turns = of_two()
-    turns.want("a", 1, 0)
-    turns.want("b", 3, 0)
-    assert turns.want("a", 2, 10 * MS) == [Grant(2, 1, 20 * MS)]
-    assert turns.done(1, 1, 15 * MS, False, 15 * MS) == []
-    assert turns.holders == {2}
-    assert turns.done(2, 1, 10 * MS, False, 20 * MS) == [Grant(3, 2, Q)]
-    assert turns.accounts["a"].used == 15 * MS
 
 
 @pytest.mark.parametrize(("used", "charged"), [(10 * MS, 10 * MS), (0, 5 * MS), (90 * MS, 20 * MS)])

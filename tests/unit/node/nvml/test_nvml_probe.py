@@ -70,14 +70,6 @@ def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
     assert probe.inventory().gpus[0].instances[0].profile == profile
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_not_in_force(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("mig")
-    machine.gpus[1].mig = (0, 1)
-    machine.write()
-    gpu = probe.inventory().gpus[1]
-    assert (gpu.mig, gpu.instances) == (Mig.OFF, ())
-
-
 def test_a_gpu_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     published = inventory_of(probe.inventory(), Health())
@@ -135,15 +127,6 @@ def test_a_fact_that_an_old_driver_does_not_know_costs_no_gpu(probe_of: ProbeOf,
     machine.fail(function, code=3)
     assert len(probe.inventory().gpus) == 8
     assert not any(sign.trouble for sign in probe.examine())
-
-
-def test_connections_that_cannot_be_read_cost_no_gpu(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("v100")
-    machine.fail("nvmlDeviceGetNvLinkState", gpu=0)
-    machine.fail("nvmlDeviceGetTopologyCommonAncestor")
-    seen = probe.inventory()
-    assert len(seen.gpus) == 8
-    assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
 
 
 def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(probe_of: ProbeOf) -> None:
