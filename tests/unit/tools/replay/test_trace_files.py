@@ -17,7 +17,7 @@ from gputile.tools.replay.trace import (
     workloads,
 )
 from tests.unit.tools.replay.test_replay_command import run
-from tests.unit.tools.replay.traces import LIST, NODES, TIMED, write_trace
+from tests.unit.tools.replay.traces import NODES, TIMED, write_trace
 
 HEAD = NODES.splitlines()[0] + "\n"
 
@@ -82,30 +82,11 @@ def test_a_broken_order_is_no_order_by_chance(tmp_path: Path, file: str, text: s
         read(directory)
 
 
-def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> None:
-    directory = write_trace(tmp_path)
-    plain = read(directory)
-    for path in (*directory.glob("*.csv"), *directory.glob("arrivals/*.csv")):
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    marked = read(directory)
-    assert (plain.pods.tolist(), plain.rank.tolist()) == (marked.pods.tolist(), marked.rank.tolist())
-
-
 def test_a_pod_that_was_deleted_before_it_was_created_is_refused(tmp_path: Path) -> None:
     directory = write_trace(tmp_path)
     (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1,1,1,600,100,50\n"))
     with pytest.raises(TraceError, match="line 2: pod a was deleted before it was created"):
         read_workload(directory, "tiny")
-
-
-def test_one_pod_that_stays_is_replayed_with_departures(tmp_path: Path) -> None:
-    """It asks for nothing until the last pod comes, which is itself: no share of that can be told."""
-    directory = write_trace(tmp_path, order="0", nodes=HEAD + "n,8000,1000,1,T4\n")
-    (directory / "arrivals" / "openb_pod_list_tiny.noderank.csv").unlink()
-    (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1000,1,1,1000,100,100\n"))
-    result = run(directory, "--scenario", "departures", "--load", "0.01", "--policy", "random", "--jobs", "1")
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[1].split()[:5] == ["tiny", "random", "5", "0", "-"]
 
 
 def test_more_arrivals_than_can_be_replayed_are_refused_before_they_are_drawn(tmp_path: Path) -> None:
@@ -116,14 +97,6 @@ def test_more_arrivals_than_can_be_replayed_are_refused_before_they_are_drawn(tm
     for draw in (lambda: draw_arrivals(nodes, workload, 42), lambda: schedule(nodes, workload, 42, 100.0)):
         with pytest.raises(TraceError, match=f"{MOST_ARRIVALS:,} are the most that is replayed"):
             draw()
-
-
-def test_a_share_of_demand_that_never_came_is_a_dash_not_nan(tmp_path: Path) -> None:
-    directory = write_trace(tmp_path, LIST, nodes=HEAD + "n,8000,1000,1,T4\n")
-    result = run(directory, "--policy", "random", "--seed", "7", "--jobs", "1")
-    assert result.exit_code == 0, result.stderr
-    assert "nan" not in result.stdout
-    assert "-" in result.stdout.splitlines()[1].split()
 
 
 def test_without_a_list_of_pods_there_is_nothing_to_replay(tmp_path: Path) -> None:

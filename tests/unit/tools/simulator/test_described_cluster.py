@@ -102,22 +102,6 @@ def test_a_part_of_a_gpus_memory_is_kept_back_where_memory_is_shared(tmp_path: P
     assert node.status.allocatable["aliyun.com/gpu-mem"] == units
 
 
-def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
-    first, second = (load(tmp_path, f"- {{name: 'n', count: 3, gpus: {T4}}}").nodes for _ in range(2))
-    assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
-    assert first == second
-    uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).gpus}
-    assert len(uuids) == 12
-
-
-def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
-    gpu, plain = load(tmp_path, f"- {{name: a, gpus: {T4}}}\n- {{name: b}}").nodes
-    assert [(t.key, t.effect) for t in gpu.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
-    assert plain.spec.taints == ()
-    assert plain.metadata.annotations == {}
-    assert "nvidia.com/gpu" not in plain.status.allocatable
-
-
 def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
@@ -241,16 +225,3 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
 def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load_scenario([write(tmp_path, text)])
-
-
-def test_nodes_that_are_known_already_need_no_file(tmp_path: Path) -> None:
-    known = load(tmp_path, "- {name: a}").nodes
-    pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}")
-    scenario = load_scenario([], [pods], nodes=known)
-    assert (scenario.nodes, len(scenario.pending)) == (known, 1)
-
-
-def test_a_live_cluster_without_nodes_is_not_told_to_write_a_file(tmp_path: Path) -> None:
-    pod = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}")
-    with pytest.raises(ManifestError, match=r"^the cluster has no node, so there is nothing to place pods on$"):
-        load_scenario((), [pod], nodes=[])

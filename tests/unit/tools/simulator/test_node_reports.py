@@ -30,7 +30,7 @@ from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_resource, serves
-from gputile.tools.simulator.node_reports import NodeReport, Subject, left_to_others, waiting_for
+from gputile.tools.simulator.node_reports import NodeReport, Subject, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
@@ -90,16 +90,6 @@ def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
         (3 * GIB, "has 3 GiB of 15 GiB free; the pod needs 10 GiB on one GPU"),
     ]
     assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
-
-
-def test_what_no_node_could_ever_take_needs_another_node() -> None:
-    _, reports, changes = explained(pod("new", mem=16), [machine("n1")], [])
-    assert reports[0].unresolvable
-    assert [remedy.change for remedy in changes] == [
-        "pod default/new asks for no more than 15 GiB (aliyun.com/gpu-mem: 15)",
-        "a node with one GPU of 16 GiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
-        "ack.node.gpu.schedule=share or ack.node.gpu.schedule=mps",
-    ]
 
 
 def test_gates_are_named_with_the_gang_behind_them() -> None:
@@ -252,15 +242,3 @@ def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:
     changes = remedies(subject, subject.reports())
     assert Remedy("pod default/early is deleted and created anew", ["n1"]) in changes
     assert not any("a node with" in remedy.change for remedy in changes), "that would be tainted too"
-
-
-def test_a_pod_that_another_scheduler_has_is_to_be_created_anew() -> None:
-    ours = msgspec.structs.replace(CONFIGURATION, scheduler_name="gputile-scheduler")
-    early = admitted(pod("early", mem=2))
-    subject = Subject(early, [machine("n1")], [], ours, 0)
-    assert "gputile-scheduler, which knows the GPUs, does not look at it" in (left_to_others(early, ours) or "")
-    assert remedies(subject, subject.reports()) == [
-        Remedy("pod default/early is deleted and created anew", ["n1"]),
-    ]
-    assert left_to_others(demanding(early, scheduler_name="gputile-scheduler"), ours) is None
-    assert left_to_others(pod("plain"), ours) is None

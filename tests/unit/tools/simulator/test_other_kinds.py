@@ -12,7 +12,7 @@ from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, write
-from tests.unit.tools.simulator.manifests import JOB, Json, changed, pod_template
+from tests.unit.tools.simulator.manifests import Json, changed, pod_template
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -172,16 +172,6 @@ def test_a_suspended_one_makes_no_pods_in_a_cluster(tmp_path: Path, body: Json, 
     assert any("judged as if it were resumed" in note.text for note in new.notes)
 
 
-def test_a_suspended_one_is_judged(tmp_path: Path) -> None:
-    suspended = changed(JOB_SET, "spec.suspend", True)
-    path = "spec.replicatedJobs.0.template.spec.template.spec"
-    with pytest.raises(ManifestError, match=r"template.spec.template.spec.toleration: unknown field"):
-        expanded(tmp_path, changed(suspended, f"{path}.toleration", []))
-    seeing_all = [{"name": "c", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
-    with pytest.raises(ManifestError, match="NVIDIA_VISIBLE_DEVICES"):
-        expanded(tmp_path, changed(suspended, f"{path}.containers", seeing_all))
-
-
 def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:
     leader = changed(TEMPLATE, "metadata.labels.app", "leader")
     found = expanded(tmp_path, changed(GROUPS, "spec.leaderWorkerTemplate.leaderTemplate", leader)).pods
@@ -242,11 +232,6 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
     old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")
     assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
-
-
-def test_two_kinds_of_one_name_are_two_objects(tmp_path: Path) -> None:
-    volcano = of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "t", "template": TEMPLATE}]})
-    assert len(expand(load_text(tmp_path, f"{json.dumps(volcano)}\n{json.dumps(JOB)}"), []).pods) == 2
 
 
 GPU = "{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}"
