@@ -32,10 +32,7 @@ def read(directory: Path) -> Arrivals:
     [
         (HEAD, "has a header, and no rows"),
         (HEAD + "n,1,1,0,T4\n", "none of its nodes has a GPU"),
-        (HEAD + "n,1,1,1000000,T4\n", "from 0 to 64"),
         (HEAD + "n,-1,1,1,T4\n", "line 2: column cpu_milli should hold integers from 0"),
-        (HEAD + "n,nan,1,1,T4\n", "column cpu_milli"),
-        (HEAD + "n,\u0661,1,1,T4\n", "column cpu_milli"),
         (HEAD + 'n,1,1,2,"T4\nm,1,1,2,T4\n', "cannot be read as CSV"),
     ],
 )
@@ -49,11 +46,8 @@ def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: 
 @pytest.mark.parametrize(
     ("pods", "rule"),
     [
-        ("a,1,1,65,1000,\n", "column num_gpu"),
         ("a,1,1,2,500,\n", "line 2: pod a: 2 GPUs of 500 milli-GPU each"),
         ("b,1,1,1,500,\n\na,1,1,1,-5,\n", "line 4: column gpu_milli"),
-        ("a,1,1,1,0,\n", "1 GPUs of 0 milli-GPU each"),
-        ("a,1,1,1,1001,\n", "column gpu_milli"),
         ("a,1,1,0,500,\n", "0 GPUs of 500 milli-GPU each"),
         ("a,1,1,0,0,\n", "no pod asks for a GPU"),
     ],
@@ -67,11 +61,8 @@ def test_a_pod_that_cannot_be_is_refused(tmp_path: Path, pods: str, rule: str) -
     ("file", "text"),
     [
         ("seq", "nonsense\n"),
-        ("seq", "42\n"),
-        ("seq", "42,0,-1\n"),
         ("seq", "42,0,99999999999999999999\n"),
         ("seq", "42,5\n"),
-        ("noderank", "42,-1,0\n"),
         ("noderank", "42,0,0\n"),
     ],
 )

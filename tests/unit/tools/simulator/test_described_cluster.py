@@ -19,29 +19,6 @@ def load(tmp_path: Path, nodes: str, head: str = HEAD) -> Scenario:
     return load_scenario([write(tmp_path, f"{head}nodes:\n{nodes}\n")])
 
 
-GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu", "nvidia.com/gpu")
-
-
-@pytest.mark.parametrize(
-    ("mode", "advertised"),
-    [
-        ("default", (0, 0, 0, 4)),
-        ("cgpu", (60, 0, 0, 0)),
-        ("core_mem", (60, 400, 0, 0)),
-        ("share", (60, 0, 0, 0)),
-        ("mps", (60, 0, 0, 0)),
-        ("topology", (0, 0, 4, 0)),
-    ],
-)
-def test_a_node_advertises_its_mode_and_zero_of_the_others(
-    tmp_path: Path, mode: str, advertised: tuple[int, ...]
-) -> None:
-    (node,) = load(tmp_path, f"- {{name: 'n', mode: {mode}, gpus: {T4}}}").nodes
-    for resources in (node.status.allocatable, node.status.capacity):
-        assert tuple(int(resources[name]) for name in GPU) == advertised
-    assert node.metadata.labels["ack.node.gpu.schedule"] == mode
-
-
 def test_a_whole_node(tmp_path: Path) -> None:
     entry = (
         "- name: a\n  address: 192.0.2.1\n  mode: share\n  placement: spread\n  gpus: {count: 2, model: Tesla K80, "
@@ -164,16 +141,6 @@ def test_refused(tmp_path: Path, entry: str, message: str) -> None:
 def test_units_that_are_not_valid(tmp_path: Path, unit: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load(tmp_path, "- {name: a}", f"{HEAD}gpuMemoryUnit: {unit}\n")
-
-
-def test_a_cluster_has_one_unit(tmp_path: Path) -> None:
-    files = [
-        write(tmp_path, f"{HEAD}gpuMemoryUnit: {unit}\nnodes: [{{name: n{i}}}]", f"{i}.yaml")
-        for i, unit in enumerate(("1GiB", "1GiB", "2GiB"))
-    ]
-    assert load_scenario(files[:2]).unit_mib == 1024
-    with pytest.raises(ManifestError, match="another file has 1024 MiB"):
-        load_scenario(files)
 
 
 @pytest.mark.requirement("U1", "U2")

@@ -209,27 +209,6 @@ def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataO
     assert "unknown field" in verdict(tmp_path, body)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("k.yaml", "{apiVersion: kustomize.config.k8s.io/v1beta1, kind: Kustomization}", "kustomize build DIR |"),
-        ("kustomization.yaml", "resources: [p.yaml]", "kustomize build DIR |"),
-        ("Chart.yaml", "{apiVersion: v2, name: x}", "helm template CHART |"),
-    ],
-)
-def test_what_is_built_first_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
-    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, text, name)]
-    result = run.invoke(app, ["simulate", *files])
-    assert (result.exit_code, f"{said} gputile simulate -f -" in result.stderr) == (2, True), result.stderr
-
-
-def test_a_cluster_alone_is_no_question(tmp_path: Path) -> None:
-    """As with a variable of file names that is empty, in a pipeline that would go on."""
-    found = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml")])
-    assert (found.exit_code, found.stdout) == (2, "")
-    assert found.stderr.startswith("error: no workloads are named, so there is nothing to place: name files by -f;")
-
-
 EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
 
 
