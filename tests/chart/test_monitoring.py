@@ -160,7 +160,7 @@ FIRING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
         {},
     ),
     "GputileCertificateEnds": (
-        {"gputile_webhook_certificate_expiry_timestamp_seconds": f"{5 * _DAY}x60"},
+        {"gputile_webhook_certificate_expiry_timestamp_seconds": "1800x60"},
         {"gputile_webhook_certificate_expiry_timestamp_seconds": f"{60 * _DAY}x60"},
         {},
     ),

@@ -19,7 +19,7 @@ from gputile.api.well_known import (
     GPUSHARE_INDEX,
     TOPOLOGY_GPU,
 )
-from gputile.controlplane.extender.pod_api import ApiServerPodApi
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
@@ -226,7 +226,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
 
     async with Connection(access) as connection:
-        real = ApiServerPodApi(connection, lambda: True)
+        real = PodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
         late = decision.binding(msgspec.convert(created, Pod), first)
         fenced = await real.fence(namespace, "late")

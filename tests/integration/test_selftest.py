@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.node.isolation import simulated_gpus
+from gputile.node.isolation import selftest, simulated_gpus
 from tests.fakes.cuda import library
 from tests.unit.docs.schemas import answer
 
@@ -17,11 +17,10 @@ RUNNER = CliRunner()
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command says what holds. Roughly is enough here: the machine may be busy with something else."""
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
-    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
+    monkeypatch.setattr(selftest, "CLOSE", 0.3)
+    monkeypatch.setattr(selftest, "LEAST_ALONE", 0.5)
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "1", "-o", "json"])
     rows = answer("selftest-isolation", done.stdout)["time"]
     assert [row["wantedRatio"] for row in rows] == [0, 0, 2, 0, 3]
-    assert done.exit_code == (0 if all(row["holds"] for row in rows) else 1), done.output
-    for row in rows:
-        assert row["got"] > 0.5 * row["wanted"], rows
-        assert row["wanted"] == 1 or row["got"] < 1.5 * row["wanted"], rows
-        assert not row["wantedRatio"] or row["ratio"] == pytest.approx(row["wantedRatio"], rel=0.3), rows
+    assert done.exit_code == 0, done.output
+    assert all(row["holds"] and row["got"] > 0.5 * row["wanted"] for row in rows), rows

@@ -174,8 +174,8 @@ def sockets(directory: Path) -> list[Path]:
 @pytest.mark.anyio
 async def test_a_plugin_that_is_cancelled_while_it_starts_can_be_stopped(short: Path) -> None:
     """gRPC would complain of a server that does not know that it has started, and leave its socket."""
-    plugin = Plugin(GPU_MEMORY, short, b"", nobody)
-    starting = asyncio.create_task(plugin.start())
+    plugin = Plugin(GPU_MEMORY, nobody)
+    starting = asyncio.create_task(plugin.start(short))
     await asyncio.sleep(0)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)

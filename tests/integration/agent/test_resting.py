@@ -25,7 +25,7 @@ def status(pid: int, field: str) -> int:
 
 def resting(here: ProcessScene) -> bool:
     assert here.process is not None
-    return "gputile.node.gateway.idle" in command(here.process.pid)
+    return "gputile.node.idle" in command(here.process.pid)
 
 
 async def answered(url: str) -> str:

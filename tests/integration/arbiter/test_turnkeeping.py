@@ -59,7 +59,7 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     store, wanted = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
     store.prepare("one")
     monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
-    turns = ArbiterProcess(store, lambda beside: shares_of(store, *wanted))
+    turns = ArbiterProcess(store, lambda: shares_of(store, *wanted))
     path = store.allocations / "one" / SOCKET
     turns.starting("one")
     assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
@@ -87,8 +87,8 @@ async def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
         NodeFiles(tmp_path, claim, UsageFiles(tmp_path / "usage")),
     )
     older.prepare("one")
-    former = ArbiterProcess(older, lambda beside: shares_of(older, "one"))
-    latter = ArbiterProcess(younger, lambda beside: shares_of(younger, "one"))
+    former = ArbiterProcess(older, lambda: shares_of(older, "one"))
+    latter = ArbiterProcess(younger, lambda: shares_of(younger, "one"))
     path = older.allocations / "one" / SOCKET
     former.refresh()
     await until(lambda: answers(path))
@@ -112,7 +112,7 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
 
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
-    turns = ArbiterProcess(store, lambda beside: shares_of(store, "one"), told.append)
+    turns = ArbiterProcess(store, lambda: shares_of(store, "one"), told.append)
     path = store.allocations / "one" / SOCKET
     turns.refresh()
     await until(lambda: answers(path))

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 from gputile.cli.options.common import Reach, duration_s
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, ExitCode, fail
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Connection, list_pages
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
-from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, list_pages
+from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")

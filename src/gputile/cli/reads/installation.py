@@ -24,9 +24,8 @@ from gputile.cli.options.configuration import (
 )
 from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
 from gputile.cli.reads.live_cluster import INSTALLED
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
-from gputile.kube.objects import list_all
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,

@@ -20,9 +20,9 @@ from gputile.cli.options.configuration import (
 )
 from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave, readable
 from gputile.core.ledger.node_info import unit_in_force
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all, list_pages
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.objects import ObjectDecoder, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration

@@ -15,9 +15,8 @@ from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.kube.objects import list_all
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.assets import assets

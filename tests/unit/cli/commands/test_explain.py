@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from gputile.tools.simulator.names import make_gpu_uuid
+from gputile.tools.simulator.generated import make_gpu_uuid
 from tests.fakes.corebuilders import allocation_text, share
 
 pytestmark = pytest.mark.requirement("B4")
@@ -117,8 +117,6 @@ def test_nodes_and_gpus_of_which_the_same_is_said_are_one_row(tmp_path: Path) ->
     assert [row.split()[0] for row in rows] == ["n-1", "0-1,3-7", "2"]
     assert rows[0].startswith("n-1 and 6 more  ")
     assert explained(str(file), "team/p", "--all", code=3).count("0-1,3-7") == 7
-
-
 
 
 WORKLOAD = """

@@ -253,9 +253,8 @@ async def test_a_nomination_that_comes_to_nothing_keeps_the_pod_from_preempting_
     assert world.cluster.evicted == ["low"]
 
 
-@pytest.mark.parametrize(("needed", "kept_s"), [(False, 120 + 30), (True, 120 + 1800)])
-async def test_a_place_is_kept_for_as_long_as_those_need_that_it_has_to_wait_for(needed: bool, kept_s: int) -> None:
-    """Beside the victim, which never ends, a pod leaves the GPU in half an hour. ``needed``: the place waits for it."""
+async def test_a_place_is_kept_for_as_long_as_those_need_that_leave_it_by_themselves() -> None:
+    """Beside the victim, which never ends, a pod leaves the GPU in half an hour."""
     world = PreemptingWorld()
     await world.run("full", 15, 100)
     await world.run("leaving", 3, 100)
@@ -264,8 +263,8 @@ async def test_a_place_is_kept_for_as_long_as_those_need_that_it_has_to_wait_for
     assert leaving is not None
     leaving.metadata.deletion_timestamp = world.stamp(1800)
     world.change(leaving)
-    await preempting(world, 15 if needed else 12)
-    await world.seen_round(kept_s - 10)
+    await preempting(world, 15)
+    await world.seen_round(120 + 1800 - 10)
     assert world.has_reservation("high")
     await world.seen_round(20)
     assert not world.has_reservation("high")

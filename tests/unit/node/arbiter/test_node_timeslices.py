@@ -7,8 +7,9 @@ import pytest
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
 from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
-from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS
 from tests.unit.node.arbiter.collective import Job, Node
+from tests.unit.node.arbiter.machine import OneGpu
 
 Q = 30 * MS
 BOTH = ("A", "B")
@@ -209,7 +210,7 @@ def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
 
 def test_no_more_than_so_many_processes_have_a_turn_at_once() -> None:
     """Those of a container that are too many wait for its next turn, the first that came first."""
-    turns = TimeSliceScheduler(Q)
+    turns = OneGpu(Q)
     for name in "ab":
         turns.put(name, Share(), 0)
     turns.want("b", 1000, 0)

@@ -140,7 +140,7 @@ def test_a_gpu_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, fun
     machine.fail(function, gpu=1)
     seen = probe.inventory()
     assert [gpu.index for gpu in seen.gpus] == [0]
-    assert "GPU 1: NVML answered UNKNOWN (999)" in seen.problems[0].message
+    assert "GPU 1: NVML answered Unknown Error (999)" in seen.problems[0].message
     assert function.split("_", maxsplit=1)[0] in seen.problems[0].message
 
 

@@ -141,6 +141,8 @@ def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:
         (CLAIM % ("", "{devices: {requests: [{name: gpu, firstAvailable: []}]}}"), "which alternative"),
         (CLAIM % ("", "{devices: {}}"), "asks for no device"),
         (of("count: 1"), "without memory it takes all"),
+        (of(gib(1)).replace("capacity", "capacities"), "capacities: unknown field; did you mean capacity"),
+        (of(gib(1), template=True).replace("requests: [", "request: ["), "request: unknown field; did you mean"),
     ],
 )
 def test_claims_that_cannot_be_judged_are_errors(tmp_path: Path, claim: str, message: str) -> None:

@@ -184,17 +184,6 @@ def running(name: str, uid: str, cpu: str, **status: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-def test_a_running_pod_takes_what_it_is_resized_from(tmp_path: Path) -> None:
-    """The node has 128 CPU, of which the pod that shrinks to one still has 124."""
-    new = changed(POD, "spec.containers.0.resources", {"requests": {"cpu": "5"}})
-    new = changed(new, "spec.tolerations", [{"operator": "Exists"}])
-    has = {"name": "c", "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
-    for cpu, code in (("124", 3), ("123", 0)):
-        status = {"containerStatuses": [{**has, "resources": {"requests": {"cpu": cpu}}}]}
-        objects = "\n".join(map(json.dumps, (running("old", "u", "1", **status), new)))
-        assert simulate(tmp_path, objects)[0] == code
-
-
 def test_two_pods_are_not_one(tmp_path: Path) -> None:
     """What a pod takes is kept by its UID."""
     said = verdict(tmp_path, running("p", "u", "1"), running("q", "u", "2"))
@@ -238,15 +227,6 @@ def test_nothing_is_no_success(tmp_path: Path, text: str) -> None:
 def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
     code, said = simulate(tmp_path, json.dumps(NAMESPACE))
     assert (code, "the files ask for no pod, so there is nothing to place" in said) == (0, True)
-
-
-def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
-    odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
-    pods = write(tmp_path, json.dumps(NAMESPACE), "pods.yaml")
-    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml"), "-f", pods])
-    assert result.exit_code == 0
-    said = result.stderr.replace("\n", "")
-    assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
 
 
 Steps = tuple[Any, ...]
@@ -366,18 +346,3 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
     code, told = simulate(tmp_path, text)
     assert code == (3 if kind == "Node" else 2)
     assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{apiVersion: v2, kind: List, items: []}", 'no matches for kind "List" in version "v2"'),
-        ("{apiVersion: x.y/v1, kind: List, items: []}", 'no matches for kind "List" in version "x.y/v1"'),
-        ("{apiVersion: v1, kind: DeploymentList, items: []}", 'no matches for kind "DeploymentList" in version "v1"'),
-    ],
-)
-def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> None:
-    code, told = simulate(tmp_path, text)
-    assert (code, said in told) == (2, True), told
-    for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
-        assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0
