@@ -21,7 +21,7 @@ from tests.unit.tools.simulator.manifests import POD
 pytestmark = pytest.mark.requirement("B4", "U11")
 
 run = CliRunner()
-SOON_S: Final = 30  # a machine that runs all tests at once is slow; what hangs takes longer
+SOON_S: Final = 120  # a machine that runs all tests at once is slow; what hangs takes longer
 CODES: Final = (0, 1, 2, 3)
 CLUSTER: Final = """
 apiVersion: gputile.io/v1alpha1
