@@ -20,7 +20,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.claims.claim_files import KUBELET_FILE
+from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
 from tests.conftest import examples
 from tests.e2e.extender import bound
