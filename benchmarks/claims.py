@@ -28,7 +28,7 @@ from tests.integration.agent.process import process_scene
 from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
-from tests.localcluster.processes import resident_mib
+from tests.localcluster.processes import cpu_seconds, resident_mib
 
 from benchmarks.packing import TRACE
 from benchmarks.report import Result
@@ -74,12 +74,14 @@ async def _allocate(directory: Path) -> list[Result]:
     """Measure what claims are compared with: the same pods by extended resources."""
     async with process_scene(directory, {MODE_LABEL: "cgpu"}, GPUS, CONFIGURATION) as here:
         await here.until_offered(GPU_MEMORY, 8 * 80)
+        used = cpu_seconds(here.pids())
         for i in range(PODS):
             here.cluster.create(simple_pod(f"p{i}", container(mem=1)))
         await here.until_running(PODS)
-        seconds = here.kubelet.manager.seconds["Allocate"]
+        seconds, cpu = here.kubelet.manager.seconds["Allocate"], (cpu_seconds(here.pids()) - used) * 1000 / PODS
         return [
             *_latencies(f"Allocate, {PODS} pods", seconds, 50.0),
+            Result(NAME, "CPU for a pod, all calls", cpu, "ms"),
             Result(NAME, f"memory, {PODS} pods", resident_mib(here.pids()), "MiB", 80.0),
         ]
 
@@ -104,10 +106,13 @@ async def _prepare(directory: Path, without_mib: float) -> list[Result]:
             memory = resident_mib(here.pids())
             for i in range(PODS):
                 await _call(channel, i, release=True)
+            used = cpu_seconds(here.pids())
             together = await asyncio.gather(*(_call(channel, PODS + i) for i in range(PODS)))
+            cpu = (cpu_seconds(here.pids()) - used) * 1000 / PODS
         return [
             *_latencies(f"prepare, {PODS} claims one by one", one_by_one, 50.0),
             *_latencies(f"prepare, {PODS} claims at once", together, 50.0),
+            Result(NAME, "CPU for a claim, at once", cpu, "ms"),
             Result(NAME, f"memory, {PODS} claims", memory, "MiB", without_mib + 3, memory / without_mib, "pods"),
         ]
 
