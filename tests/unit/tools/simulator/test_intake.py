@@ -229,15 +229,6 @@ def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
     assert (code, "the files ask for no pod, so there is nothing to place" in said) == (0, True)
 
 
-def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
-    odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
-    pods = write(tmp_path, json.dumps(NAMESPACE), "pods.yaml")
-    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml"), "-f", pods])
-    assert result.exit_code == 0
-    said = result.stderr.replace("\n", "")
-    assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
-
-
 Steps = tuple[Any, ...]
 
 
@@ -355,18 +346,3 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
     code, told = simulate(tmp_path, text)
     assert code == (3 if kind == "Node" else 2)
     assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{apiVersion: v2, kind: List, items: []}", 'no matches for kind "List" in version "v2"'),
-        ("{apiVersion: x.y/v1, kind: List, items: []}", 'no matches for kind "List" in version "x.y/v1"'),
-        ("{apiVersion: v1, kind: DeploymentList, items: []}", 'no matches for kind "DeploymentList" in version "v1"'),
-    ],
-)
-def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> None:
-    code, told = simulate(tmp_path, text)
-    assert (code, said in told) == (2, True), told
-    for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
-        assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0

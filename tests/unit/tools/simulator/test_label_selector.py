@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.core.kube_predicates.node_fit import selects
-from gputile.tools.simulator.label_selector import SelectorError, parse_selector
+from gputile.tools.simulator.what_if import SelectorError, parse_selector
 
 pytestmark = pytest.mark.requirement("B4", "V3")
 LABELS = {"a": "b", "zone": "z1", "empty": "", "gpus": "8", "example.com/pool": "x"}

@@ -30,7 +30,7 @@ from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_resource, serves
-from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
+from gputile.tools.simulator.node_reports import NodeReport, Subject, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
@@ -99,16 +99,6 @@ def test_what_no_node_could_ever_take_needs_another_node() -> None:
         "pod default/new asks for no more than 15 GiB (aliyun.com/gpu-mem: 15)",
         "a node with one GPU of 16 GiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
         "ack.node.gpu.schedule=share or ack.node.gpu.schedule=mps",
-    ]
-
-
-def test_whole_gpus() -> None:
-    asked = pod("new", asks={"nvidia.com/gpu": 3})
-    subject, _, changes = explained(asked, [machine("n1", "default")], [])
-    assert asks(subject.request) == "asks for 3 of nvidia.com/gpu"
-    assert [remedy.change for remedy in changes] == [
-        "pod default/new asks for no more than 2 of nvidia.com/gpu",
-        "a node with 3 GPUs comes, labelled ack.node.gpu.schedule=default",
     ]
 
 
@@ -250,34 +240,6 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
         "have enough free",
         "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
         "aliyun.accelerator/nvidia_name=Tesla-V100",
-    ]
-
-
-def test_all_that_stands_against_a_node_is_named() -> None:
-    closed = labelled(machine("n1"), {}, cordoned=True, tainted=True)
-    _, _, changes = explained(pod("new", mem=10), [closed], [])
-    assert changes[0] == Remedy(
-        'kube-scheduler\'s reasons "node(s) were unschedulable" and "node(s) had untolerated taint {team: a}" are '
-        "resolved; the GPUs there have enough free",
-        ["n1"],
-    )
-
-
-def test_a_pod_of_an_old_unit_is_told_to_be_created_anew_and_of_no_node_that_would_not_take_it() -> None:
-    old = pod("old", mem=16, annotations={MEMORY_UNIT_ANNOTATION: "128"})
-    _, _, changes = explained(old, [machine("n1")], [])
-    assert changes == [
-        Remedy("pod default/old is deleted and created anew, asking for 2 GiB (aliyun.com/gpu-mem: 2)", ["n1"]),
-    ]
-
-
-def test_what_a_pod_needs_beside_being_created_anew_is_said_with_it() -> None:
-    old = pod("old", mem=80, annotations={MEMORY_UNIT_ANNOTATION: "128"})
-    _, _, changes = explained(old, [machine("n1")], [bound("a", "n1", 8, 0), bound("b", "n1", 9, 1)])
-    anew = "pod default/old is deleted and created anew, asking for 10 GiB (aliyun.com/gpu-mem: 10), and "
-    assert [remedy.change.removeprefix(anew) for remedy in changes][:2] == [
-        "pod default/old asks for no more than 7 GiB (aliyun.com/gpu-mem: 7)",
-        "pod default/a ends, or moves to another node",
     ]
 
 

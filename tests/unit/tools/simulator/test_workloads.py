@@ -11,8 +11,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import WHOLE_GPU
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.names import make_uid
 from gputile.tools.simulator.simulation import Simulation
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, node, scenario
@@ -122,7 +122,6 @@ OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
         ),
         (workload("DaemonSet"), {"controller-revision-hash": HASH, "pod-template-generation": "1"}, {}),
         (workload("Job", api="batch/v1"), OF_JOB, {}),
-        (workload("Job", "manualSelector: true, selector: {matchLabels: {app: x}}", "batch/v1"), {}, {}),
         (
             workload("Job", "completionMode: Indexed", "batch/v1"),
             {**OF_JOB, "batch.kubernetes.io/job-completion-index": "0"},
@@ -141,8 +140,7 @@ def test_pods_carry_what_their_controllers_add(
 
 
 def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_job(tmp_path: Path) -> None:
-    by_hand = "manualSelector: true, selector: {matchLabels: {job-name: mine}}"
-    said = workload("Job", by_hand, "batch/v1").replace("{app: x}", "{job-name: mine}")
+    said = workload("Job", api="batch/v1").replace("{app: x}", "{job-name: mine}")
     assert expand_text(tmp_path, said).pods[0].metadata.labels["job-name"] == "mine"
     first, second = expand_text(tmp_path, CRON).pods
     assert first.metadata.labels == second.metadata.labels
