@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,7 +134,7 @@ class Advertiser:
         mode = told.decided.effective_mode
         problem = around.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        around.mps.want(_daemons(state, config))
+        around.mps.want(_daemons(state, config, around.mps.without_daemon))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
@@ -248,11 +248,13 @@ def put_in_force(state: AllocationState, seen: Observation, *, free: bool = Fals
         told.effective_mode = told.decided.effective_mode
 
 
-def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
-    """Return the sets of GPUs that need an MPS control daemon: each healthy GPU, and those that one pod is on."""
+def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
+    """Return the sets of GPUs that need an MPS control daemon: each GPU that is healthy or only ``without`` one, and
+    those that one pod is on.
+    """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
-    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
+    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy or gpu.uuid in without}
     together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
     return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 
