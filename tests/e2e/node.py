@@ -2,9 +2,12 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -122,11 +125,18 @@ class ServedNode:
         pairs = (line.partition("=") for line in text.splitlines())
         return {name: value for name, _, value in pairs}
 
+    def inspected(self, *options: str) -> list[list[str]]:
+        """Return the words of each line of ``kubectl inspect cgpu``, the node's own line first."""
+        command = [str(Path(sys.executable).with_name("kubectl-inspect-cgpu")), *options]
+        environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": str(self.plane.kubeconfig()), "HOME": "/nonexistent"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return sorted(map(str.split, done.stdout.splitlines()), key=lambda line: line[:1] != [self.node.name])
+
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
         service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
+            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
@@ -189,7 +199,7 @@ class GpuNode(ServedNode):
 
     agent: NodeAgent
     extender: str  # the name of its process
-    extender_url: str  # where its metrics are
+    extender_url: str = ""  # where its metrics are, "" behind a proxy of a soak
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Change the configuration that agent and extender follow."""

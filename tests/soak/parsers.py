@@ -39,6 +39,10 @@ class Fuzzing(ABC):
     def command(self, target: str, corpus: Path) -> list[str | Path]:
         """Return what fuzzes one parser, to which libFuzzer's options are added."""
 
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what this part takes beside the minutes."""
+        parser.add_argument("--target", choices=self.seeds, help="one parser alone, instead of one after the other")
+
     def run(self, minutes: float, given: argparse.Namespace) -> int:
         """Fuzz each parser for its part of the minutes; return 1 if one was broken, 2 where something is missing."""
         if missing := self.missing():

@@ -174,6 +174,7 @@ class ClaimsDriver:
         self._cluster = cluster
         self._compare = compare
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -248,7 +249,10 @@ class ClaimsDriver:
             key = f"{asked.namespace}/{asked.name}"
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
         claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
-        claim = with_containers(state, claim, await self._pod_of(claim))
+        pod = await self._pod_of(claim)
+        async with self._turn:
+            await asyncio.sleep(0)  # the answers of those before go out first, however many were asked for together
+        claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
                 rules_of(state).check_claim(claim)

@@ -1,0 +1,67 @@
+"""Which machines have an NVIDIA GPU, by what their kernels show, and what a node without one does until it has one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gputile.node.idle import Leaving, gpu_evidence
+from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
+from tests.localcluster.processes import children
+
+
+@pytest.mark.requirement("L1")
+def test_a_gpu_on_the_bus_is_enough(tmp_path: Path) -> None:
+    """A node whose driver is missing is to say so, so its agent must run."""
+    pci_device(tmp_path, "0000:17:00.0")
+    assert gpu_evidence(str(tmp_path)) == "PCI device 0000:17:00.0"
+
+
+@pytest.mark.parametrize("kind", ["0x030000", "0x030200"])
+def test_display_and_3d_controllers_alike(tmp_path: Path, kind: str) -> None:
+    pci_device(tmp_path, "0000:00:02.0", INTEL, GPU)
+    pci_device(tmp_path, "0001:17:00.0", NVIDIA, kind, driver="nvidia")
+    assert gpu_evidence(str(tmp_path)) == "PCI device 0001:17:00.0"
+
+
+def test_what_is_no_gpu_of_nvidia_is_none(tmp_path: Path) -> None:
+    """A GPU's audio, another vendor's GPU, a GPU that a virtual machine has, and no PCI bus at all."""
+    assert gpu_evidence(str(tmp_path)) is None
+    pci_device(tmp_path, "0000:00:02.0", INTEL, GPU)
+    pci_device(tmp_path, "0000:17:00.1", NVIDIA, AUDIO)
+    pci_device(tmp_path, "0000:18:00.0", driver="vfio-pci")
+    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    assert gpu_evidence(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "evidence"),
+    [
+        ("proc/driver/nvidia/gpus/0000:17:00.0/information", "", "the driver's GPU 0000:17:00.0"),
+        ("dev/nvidiactl", "", "/dev/nvidiactl"),
+        ("sys/class/misc/dxg", "", "/sys/class/misc/dxg"),
+        ("sys/devices/soc0/family", "Tegra\n", "a Tegra"),
+        ("proc/device-tree/compatible", "nvidia,p3737\0nvidia,tegra234\0", "a Tegra"),
+    ],
+)
+def test_gpus_that_are_not_on_the_bus(tmp_path: Path, path: str, content: str, evidence: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    assert gpu_evidence(str(tmp_path)) == evidence
+
+
+@pytest.mark.requirement("U11")
+def test_what_removes_an_agents_words_is_over_before_the_agent_speaks() -> None:
+    """One that the API server holds up would remove what the agent has said since."""
+    leaving = Leaving(["/bin/sleep", "600"])
+    before = set(children(os.getpid()))
+    leaving.look()
+    (begun,) = set(children(os.getpid())) - before
+    leaving.look()
+    assert begun in children(os.getpid())
+    leaving.end()
+    assert begun not in children(os.getpid())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(begun, os.WNOHANG)
+    leaving.end()
