@@ -131,10 +131,9 @@ fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control
 	@$(BIN)/python -m tests.localcluster.kubernetes_fields
 
 # Without an install, which compiles native/ and so fails while the headers are those of before.
-layouts: ## write the C headers of what C and Python have in common, and the include graph
+layouts: ## write the C headers of what C and Python have in common
 	@test -x $(BIN)/python || $(MAKE) $(STAMP)
 	@PYTHONPATH=src:. $(BIN)/python native/layouts.py
-	@PYTHONPATH=src:. $(BIN)/python -m native.includes
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt

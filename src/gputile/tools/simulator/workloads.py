@@ -164,7 +164,6 @@ class _Expander:
         self._mistyped = MistypedResources(nodes)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
-        self._uids: dict[str, str] = {}
 
     def add(self, manifest: Manifest) -> None:
         """Check an object, and add its pods.
@@ -175,8 +174,6 @@ class _Expander:
         for pod in self._pods(manifest):
             if pod.key in self._names:
                 raise manifest.origin.error("metadata.name", f"there is already a pod {pod.key}")
-            if (other := self._uids.setdefault(pod.metadata.uid, pod.key)) != pod.key:
-                raise manifest.origin.error("metadata.uid", f"the pod {other} has this UID already")
             if len(self._names) == MOST_PODS:
                 raise manifest.origin.error("", f"with it there are more than {MOST_PODS:,} pods")
             self._names.add(pod.key)

@@ -57,14 +57,6 @@ def test_pods_without_gpus_that_kube_scheduler_spreads_leave_gpus_without_cpu() 
     assert found[0] > found[1]
 
 
-def test_nodes_without_gpus_and_pods_without_gpus_alone() -> None:
-    nodes = uniform(3, 0, 10000)
-    workload = Workload("made", (share(0, cpu=6000, gpus=0),), np.zeros(4, np.int64), None)
-    arrivals = Arrivals(np.arange(4), np.arange(3))
-    found = replay(make_placer("packing", nodes, workload, arrivals, 1), workload, arrivals)
-    assert found.placed.tolist() == [True, True, True, False]
-
-
 @pytest.mark.parametrize(("claims", "free"), [(False, [400, 100]), (True, [200, 300])])
 def test_on_nodes_of_claims_pods_get_the_first_gpu_that_fits(claims: bool, free: list[int]) -> None:
     shapes = (share(600), share(700), share(200))

@@ -55,9 +55,3 @@ def test_nodes_that_it_misses_are_told(tmp_path: Path) -> None:
 def test_a_toleration_of_the_template_counts(tmp_path: Path) -> None:
     found = expand_text(tmp_path, daemon_set(f"tolerations: [{{operator: Exists}}], {OF_GPU}"), [gpu_node("a")])
     assert (homes(found), [str(note) for note in found.notes]) == (["a"], [])
-
-
-def test_a_stored_one_is_told_of_and_not_refused(tmp_path: Path) -> None:
-    found = expand_text(tmp_path, daemon_set(OF_GPU, uid="u"), [gpu_node("a")])
-    assert found.pods == []
-    assert "it makes no pod for a: " in str(found.notes[-1])

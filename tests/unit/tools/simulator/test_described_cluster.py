@@ -19,29 +19,6 @@ def load(tmp_path: Path, nodes: str, head: str = HEAD) -> Scenario:
     return load_scenario([write(tmp_path, f"{head}nodes:\n{nodes}\n")])
 
 
-GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu", "nvidia.com/gpu")
-
-
-@pytest.mark.parametrize(
-    ("mode", "advertised"),
-    [
-        ("default", (0, 0, 0, 4)),
-        ("cgpu", (60, 0, 0, 0)),
-        ("core_mem", (60, 400, 0, 0)),
-        ("share", (60, 0, 0, 0)),
-        ("mps", (60, 0, 0, 0)),
-        ("topology", (0, 0, 4, 0)),
-    ],
-)
-def test_a_node_advertises_its_mode_and_zero_of_the_others(
-    tmp_path: Path, mode: str, advertised: tuple[int, ...]
-) -> None:
-    (node,) = load(tmp_path, f"- {{name: 'n', mode: {mode}, gpus: {T4}}}").nodes
-    for resources in (node.status.allocatable, node.status.capacity):
-        assert tuple(int(resources[name]) for name in GPU) == advertised
-    assert node.metadata.labels["ack.node.gpu.schedule"] == mode
-
-
 def test_a_whole_node(tmp_path: Path) -> None:
     entry = (
         "- name: a\n  address: 192.0.2.1\n  mode: share\n  placement: spread\n  gpus: {count: 2, model: Tesla K80, "
@@ -100,22 +77,6 @@ def test_a_part_of_a_gpus_memory_is_kept_back_where_memory_is_shared(tmp_path: P
     described = "gpus: {memory: 15GiB}, labels: {gputile.io/shared-memory: 14848MiB}"
     (node,) = load(tmp_path, f"- {{name: a, mode: {mode}, {described}}}").nodes
     assert node.status.allocatable["aliyun.com/gpu-mem"] == units
-
-
-def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
-    first, second = (load(tmp_path, f"- {{name: 'n', count: 3, gpus: {T4}}}").nodes for _ in range(2))
-    assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
-    assert first == second
-    uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).gpus}
-    assert len(uuids) == 12
-
-
-def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
-    gpu, plain = load(tmp_path, f"- {{name: a, gpus: {T4}}}\n- {{name: b}}").nodes
-    assert [(t.key, t.effect) for t in gpu.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
-    assert plain.spec.taints == ()
-    assert plain.metadata.annotations == {}
-    assert "nvidia.com/gpu" not in plain.status.allocatable
 
 
 def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
@@ -182,16 +143,6 @@ def test_units_that_are_not_valid(tmp_path: Path, unit: str, message: str) -> No
         load(tmp_path, "- {name: a}", f"{HEAD}gpuMemoryUnit: {unit}\n")
 
 
-def test_a_cluster_has_one_unit(tmp_path: Path) -> None:
-    files = [
-        write(tmp_path, f"{HEAD}gpuMemoryUnit: {unit}\nnodes: [{{name: n{i}}}]", f"{i}.yaml")
-        for i, unit in enumerate(("1GiB", "1GiB", "2GiB"))
-    ]
-    assert load_scenario(files[:2]).unit_mib == 1024
-    with pytest.raises(ManifestError, match="another file has 1024 MiB"):
-        load_scenario(files)
-
-
 @pytest.mark.requirement("U1", "U2")
 def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path: Path) -> None:
     """The configuration's, or that of another file; two that are named have to agree."""
@@ -241,16 +192,3 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
 def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load_scenario([write(tmp_path, text)])
-
-
-def test_nodes_that_are_known_already_need_no_file(tmp_path: Path) -> None:
-    known = load(tmp_path, "- {name: a}").nodes
-    pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}")
-    scenario = load_scenario([], [pods], nodes=known)
-    assert (scenario.nodes, len(scenario.pending)) == (known, 1)
-
-
-def test_a_live_cluster_without_nodes_is_not_told_to_write_a_file(tmp_path: Path) -> None:
-    pod = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}")
-    with pytest.raises(ManifestError, match=r"^the cluster has no node, so there is nothing to place pods on$"):
-        load_scenario((), [pod], nodes=[])

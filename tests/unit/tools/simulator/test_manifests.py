@@ -61,23 +61,6 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("nowhere", "No such file or directory"),
-        ("a.yaml", "Too many levels of symbolic links"),
-        (".", "Is a directory"),
-    ],
-)
-def test_no_link_in_a_directory_is_left_out(tmp_path: Path, target: str, why: str) -> None:
-    """A checkout without what its links lead to would pass otherwise."""
-    write(tmp_path, '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}', "b.yaml")
-    link = tmp_path / "a.yaml"
-    link.symlink_to(target)
-    with pytest.raises(ManifestError, match=f"^{link}: {why}$"):
-        load_manifests([str(tmp_path)])
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
@@ -138,12 +121,3 @@ def origin(name: str, file: str = "a.yaml", document: int = 1) -> Origin:
 def test_what_is_said_of_several_objects_is_said_once() -> None:
     notes = [Note("old", origin("p")), Note("odd", origin("p")), Note("old", origin("q", document=2)), Note("free")]
     assert told_together(notes) == ["a.yaml: Pod/p, Pod/q: old", "a.yaml, document 1: Pod/p: odd", "free"]
-
-
-def test_files_are_told_apart_and_many_objects_are_counted() -> None:
-    notes = [Note("old", origin(f"p{number}")) for number in range(7)] + [Note("old", origin("p", "b.yaml"))]
-    assert told_together(notes) == [
-        "a.yaml: Pod/p0, Pod/p1, Pod/p2, Pod/p3, Pod/p4 and 2 more: old",
-        "b.yaml, document 1: Pod/p: old",
-    ]
-    assert told_together([Note("same"), Note("same")]) == ["same"]
