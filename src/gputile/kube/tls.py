@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gputile.api.quantity import MIB
-from gputile.support.files import read_bounded, read_whole
+from gputile.support.files import read_bounded
 
 _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 
@@ -34,8 +34,8 @@ class ClusterTls:
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key from files; both may be in one."""
         with _named("client-certificate, client-key", certificate, key or ""):
-            pem = _read_pem(certificate)
-            return self.with_pem(pem, _read_pem(key) if key else pem)
+            pem, key_pem = (_ascii(read_bounded(file, _MOST_BYTES)) for file in (certificate, key or certificate))
+            return self.with_pem(pem, key_pem)
 
     def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key, which are in base64."""
@@ -71,11 +71,6 @@ class ClusterTls:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
-
-
-def _read_pem(file: str) -> str:
-    # a device in its place would have no end
-    return _ascii(read_whole(Path(file), _MOST_BYTES))
 
 
 class _EncryptedKey(ValueError):

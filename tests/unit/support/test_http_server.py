@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from aiohttp import web
 
-from gputile.controlplane.webhook.certificates import Pair, next_material
+from gputile.controlplane.webhook.certificates import self_made
 from gputile.support import http_server
 from gputile.support.http_server import (
     LARGEST_HEAD,
@@ -163,7 +163,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    certificate: Pair = next_material(None, ["localhost"], datetime.now(UTC)).current
+    certificate = self_made(["localhost"], datetime.now(UTC))
     files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     files.certificate.write_bytes(certificate.certificate)
     files.key.write_bytes(certificate.key)
@@ -437,12 +437,6 @@ async def refused(reader: BodyReader, request: web.BaseRequest) -> int:
     with pytest.raises(BodyRefused) as error:
         await reader.body(request)
     return error.value.status
-
-
-async def test_a_body_is_put_together() -> None:
-    reader = BodyReader(100)
-    assert await reader.body(sent("/", b"x" * 40, b"x" * 60)) == b"x" * 100
-    assert reader.held == 0
 
 
 async def test_a_body_has_a_largest_size_and_a_longest_time() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.controlplane.webhook.certificates import Pair, next_material
+from gputile.controlplane.webhook.certificates import ServingCertificate, self_made
 from gputile.support.listening import TlsFiles, TlsReloader, UnusableTls
 from tests.unit.support.test_http_server import serving
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def pairs() -> tuple[Pair, Pair]:
-    first, second = (next_material(None, ("127.0.0.1",), datetime.now(UTC)).current for _ in range(2))
+def pairs() -> tuple[ServingCertificate, ServingCertificate]:
+    first, second = (self_made(("127.0.0.1",), datetime.now(UTC)) for _ in range(2))
     return first, second
 
 
 @pytest.fixture
-def files(tmp_path: Path, pairs: tuple[Pair, Pair]) -> TlsFiles:
+def files(tmp_path: Path, pairs: tuple[ServingCertificate, ServingCertificate]) -> TlsFiles:
     found = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     write(found, pairs[0])
     return found
 
 
-def write(files: TlsFiles, pair: Pair) -> None:
+def write(files: TlsFiles, pair: ServingCertificate) -> None:
     files.certificate.write_bytes(pair.certificate)
     files.key.write_bytes(pair.key)
 
@@ -44,7 +44,9 @@ async def shown(port: int) -> bytes:
     return ssl.DER_cert_to_PEM_cert(certificate).encode()
 
 
-async def test_a_renewed_certificate_is_served_without_a_restart(files: TlsFiles, pairs: tuple[Pair, Pair]) -> None:
+async def test_a_renewed_certificate_is_served_without_a_restart(
+    files: TlsFiles, pairs: tuple[ServingCertificate, ServingCertificate]
+) -> None:
     """It expired while the extender ran, and kube-scheduler reached it no more."""
     first, second = pairs
     async with serving() as (server, _, port):
@@ -68,7 +70,10 @@ async def test_a_renewed_certificate_is_served_without_a_restart(files: TlsFiles
     ids=["removed", "empty", "noise"],
 )
 async def test_what_cannot_be_used_is_told_once_and_changes_nothing(
-    files: TlsFiles, pairs: tuple[Pair, Pair], damage: Callable[[TlsFiles], None], caplog: pytest.LogCaptureFixture
+    files: TlsFiles,
+    pairs: tuple[ServingCertificate, ServingCertificate],
+    damage: Callable[[TlsFiles], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     contexts: list[ssl.SSLContext] = []
     reloader = TlsReloader(files, contexts.append)
@@ -92,7 +97,9 @@ async def test_files_that_cannot_be_used_from_the_start_are_an_error(files: TlsF
         TlsReloader(files, lambda _: None)
 
 
-async def test_clients_need_a_certificate_of_the_authority(files: TlsFiles, pairs: tuple[Pair, Pair]) -> None:
+async def test_clients_need_a_certificate_of_the_authority(
+    files: TlsFiles, pairs: tuple[ServingCertificate, ServingCertificate]
+) -> None:
     assert files.context().verify_mode == ssl.CERT_NONE
     authority = files.certificate.with_name("ca.crt")
     authority.write_bytes(pairs[1].certificate)

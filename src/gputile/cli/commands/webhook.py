@@ -18,7 +18,7 @@ class WebhookOptions:
         str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
     ]
     service: Annotated[str, option("NAME", "The Service that the API server reaches it by.")]
-    secret: Annotated[str, option("NAME", "The Secret that keeps its certificates; made if missing.")]
+    secret: Annotated[str, option("NAME", "The Secret that keeps its certificate; made if missing.")]
     configuration: Annotated[str, option("NAME", "Name of both webhook configurations; their caBundle is kept.")]
     config: FollowedConfig = None
     host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
@@ -40,7 +40,8 @@ class WebhookOptions:
 def webhook(options: WebhookOptions) -> None:
     """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
 
-    Issues and renews its own certificates. Ends on SIGTERM, after the reviews that are still on their way.
+    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are
+    still on their way.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 

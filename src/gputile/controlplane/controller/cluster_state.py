@@ -4,9 +4,8 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. An older version of a pod than the one known is ignored, unless a list has it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -20,10 +19,9 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.gang_members import GangMembers
-from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -38,42 +36,6 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
-
-SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after it has joined
-
-
-@dataclass(frozen=True, slots=True)
-class _FirstLabels:
-    uid: str
-    first_ns: int
-    labels: Mapping[str, str]
-
-
-class SettledLabels:
-    """The labels of each node as they were ten minutes after it was first seen; until then, as they are."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, _FirstLabels] = {}
-
-    def copy(self) -> "SettledLabels":
-        twin = SettledLabels()
-        twin._seen = self._seen.copy()
-        return twin
-
-    def put(self, node: Node, now_ns: int) -> None:
-        """Take in a node; ``now_ns`` is Unix time, ns."""
-        meta, seen = node.metadata, self._seen.get(node.metadata.name)
-        if seen is None or seen.uid != meta.uid:
-            self._seen[meta.name] = _FirstLabels(meta.uid, now_ns, meta.labels)
-        elif now_ns - seen.first_ns < SETTLING_NS:
-            self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
-
-    def drop(self, name: str) -> None:
-        self._seen.pop(name, None)
-
-    def label(self, name: str, key: str) -> str | None:
-        seen = self._seen.get(name)
-        return seen.labels.get(key) if seen is not None else None
 
 
 @dataclass(slots=True)
@@ -110,11 +72,8 @@ class ClusterState:
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
-        self.units = UnitsInForce(configuration)
-        self.settled_labels = SettledLabels()
         self.members = GangMembers()
-        self.bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
-        self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        self.evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
         self.waiting = WaitingPods(configuration, namespace)
@@ -130,12 +89,7 @@ class ClusterState:
         copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
         copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
-        copy.settled_labels = self.settled_labels.copy()
-        copy.members, copy.bound_pods, copy.budgets = (
-            self.members.copy(),
-            self.bound_pods.snapshot(),
-            self.budgets.snapshot(),
-        )
+        copy.members, copy.evictable = self.members.copy(), self.evictable.snapshot()
         copy.waiting, copy._pods, copy._versions = self.waiting.copy(), self._pods.copy(), self._versions.copy()
         copy._reservation_ends = self._reservation_ends.copy()
         copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
@@ -233,7 +187,7 @@ class ClusterState:
         self._changed()
 
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
-        self.budgets.budgets(event)
+        self.evictable.budget_event(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
 
     def no_groups(self) -> None:
@@ -306,8 +260,7 @@ class ClusterState:
             self._pods.pop(uid, None)
         self.ledger.apply(PodApplied(pod))
         self.waiting.pod_applied(pod)
-        self.bound_pods.pod_applied(pod)
-        self.budgets.pod_applied(pod)
+        self.evictable.pod_applied(pod)
         after = self.ledger.booking(uid)
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
@@ -317,8 +270,7 @@ class ClusterState:
     def _forget(self, uid: str) -> None:
         self.ledger.apply(PodDeleted(uid))
         self.waiting.pod_deleted(uid)
-        self.bound_pods.pod_deleted(uid)
-        self.budgets.pod_deleted(uid)
+        self.evictable.pod_deleted(uid)
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return
@@ -356,8 +308,6 @@ class ClusterState:
         name = node.metadata.name
         before = self.nodes.get(name)
         self.nodes[name] = node
-        self.units.put(node)
-        self.settled_labels.put(node, self.now_ns)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
@@ -367,8 +317,6 @@ class ClusterState:
 
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
-        self.units.drop(name)
-        self.settled_labels.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
         for placement in (self.placement, self.empty_placement):

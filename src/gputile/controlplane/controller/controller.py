@@ -20,7 +20,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_diagnosis import SilentNodes
+from gputile.controlplane.controller.node_diagnosis import SilentNodes, units_in_force
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
@@ -94,7 +94,7 @@ class Controller:
         writer = ApiServerWriter(connection, self._events, settings.namespace)
         self.cluster_state = ClusterState(configuration, self._wake, settings.namespace)
         self.updates = UpdateQueue()
-        self._silent_nodes = SilentNodes(time.time)
+        self._silent_nodes = SilentNodes(self.cluster_state.nodes, time.time)
         self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
@@ -221,7 +221,7 @@ class Controller:
         )
 
     def _export_nodes(self, registry: MetricsRegistry) -> None:
-        gauge, silent, units = registry.gauge, self._silent_nodes, self.cluster_state.units
+        gauge, silent, ledger = registry.gauge, self._silent_nodes, self.cluster_state.ledger
         registry.counter(
             "gputile_controller_taint_writes",
             "GPU taints that were set or removed, since the start.",
@@ -237,17 +237,21 @@ class Controller:
             "Pods without a place that no node type could take, in the last round.",
             lambda: self._requests.refused if self.election.leads() else 0,
         )
-        gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", silent.count)
+        gauge(
+            "gputile_controller_silent_nodes",
+            "GPU nodes with the condition gputile.io/AgentSilent.",
+            lambda: len(silent.since()),
+        )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
             "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
-            silent.since,
+            lambda: min(silent.since(), default=0.0),
         )
         registry.labelled(
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
-            lambda: [(str(unit), number) for unit, number in units.counts.items()],
+            lambda: [(str(unit), number) for unit, number in units_in_force(ledger).items()],
         )
 
     async def _pod_event(self, event: WatchEvent[Pod]) -> None:
@@ -260,7 +264,6 @@ class Controller:
     async def _node_event(self, event: WatchEvent[Node]) -> None:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
         await self.cluster_state.node_event(event)
-        self._silent_nodes.node_event(event)
         if joins:
             self.rounds.wake(for_requests=True)
         match event:

@@ -6,7 +6,7 @@ That is seen from the Node object alone, without any clock of the agent's.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
-from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.core.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,68 +98,25 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
     return {"status": {"conditions": changed}} if changed else None
 
 
-class UnitsInForce:
-    """How many nodes have which memory unit in force, in MiB: how far a new unit has come (U5, U9).
-
-    It is counted as nodes change, so that nobody who asks waits until thousands of inventories are read.
-    """
-
-    def __init__(self, configuration: Configuration) -> None:
-        self.counts: Counter[int] = Counter()
-        self._configuration = configuration
-        self._read: dict[str, tuple[str, int | None]] = {}  # node -> its inventory's text, and the unit that it tells
-
-    def put(self, node: Node) -> None:
-        name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY_ANNOTATION)
-        if name in self._read and self._read[name][0] == text:
-            return
-        self.drop(name)
-        if text is None:
-            return
-        try:
-            unit: int | None = decode_inventory(text).unit_mib or self._configuration.unit_mib
-        except InventoryError:
-            unit = None
-        self._read[name] = text, unit
-        if unit is not None:
-            self.counts[unit] += 1
-
-    def drop(self, name: str) -> None:
-        _, unit = self._read.pop(name, ("", None))
-        if unit is not None:
-            self.counts[unit] -= 1
-            if not self.counts[unit]:
-                del self.counts[unit]
+def units_in_force(ledger: Ledger) -> Counter[int]:
+    """Return how many GPU nodes have which memory unit in force, in MiB: how far a new unit has come."""
+    infos = (info for _, info in ledger.nodes() if info.inventory.gpus)
+    return Counter(info.inventory.unit_mib or info.configured_unit_mib for info in infos)
 
 
 class SilentNodes:
-    """The nodes with the condition gputile.io/AgentSilent. ``unix_time`` tells the time, in seconds."""
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent, as seen whenever metrics are read."""
 
-    def __init__(self, unix_time: Callable[[], float]) -> None:
-        self._unix_time = unix_time
+    def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
+        self._nodes, self._unix_time = nodes, unix_time
         self._since: dict[str, float] = {}
 
-    def node_event(self, event: WatchEvent[Node]) -> None:
-        match event:
-            case Applied(node):
-                self._put(node)
-            case Deleted(node):
-                self._since.pop(node.metadata.name, None)
-            case Replaced(nodes, unreadable):
-                there = {node.metadata.name for node in nodes}.union(each.name for each in unreadable)
-                self._since = {name: since for name, since in self._since.items() if name in there}
-                for node in nodes:
-                    self._put(node)
-
-    def count(self) -> int:
-        return len(self._since)
-
-    def since(self) -> float:
-        """Return since when the node has been silent that has been longest, Unix time in seconds; 0 where none is."""
-        return min(self._since.values(), default=0.0)
-
-    def _put(self, node: Node) -> None:
-        if any(each.type == ConditionType.AGENT_SILENT and each.status == "True" for each in node.status.conditions):
-            self._since.setdefault(node.metadata.name, self._unix_time())
-        else:
-            self._since.pop(node.metadata.name, None)
+    def since(self) -> list[float]:
+        """Return since when each silent node has been silent, Unix time in seconds."""
+        now, silent = self._unix_time(), ConditionType.AGENT_SILENT
+        self._since = {
+            name: self._since.get(name, now)
+            for name, node in self._nodes.items()
+            if any(each.type == silent and each.status == "True" for each in node.status.conditions)
+        }
+        return list(self._since.values())

@@ -8,7 +8,7 @@ adds nodes for those that do not fit the sums of any node, as soon as it can; pl
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -28,18 +28,18 @@ from gputile.controlplane.controller.node_request_events import (
 )
 from gputile.controlplane.controller.nodes_by_type import NodesByType, TypeNodes
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
-from gputile.controlplane.controller.waiting_pods import WaitingLine, first_units
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_rules import in_line
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
 from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described, likeness
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
-MOST_PODS: Final = 256  # single pods, and as many of gangs, that are looked at in one round
+MOST_PODS: Final = 256  # that are looked at in one round, beside the rest of the last one's gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
 _MOST_FAILURES: Final = 4  # of a type in a row, until idle nodes are no longer kept for the rest of a gang's to come
 
@@ -56,7 +56,8 @@ class NodeRequestPlanner:
         self.placeholders = Placeholders(self._wait_seconds, new_name)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
         self._events = NodeRequestEvents()
-        self._line = WaitingLine()
+        self._looks = 0
+        self._refused_at: dict[str, int] = {}  # UID -> the number of the look that found no node for the pod last
         self._nodes = NodesByType(tuple(self._types.values()), self._wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
         self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
@@ -85,7 +86,9 @@ class NodeRequestPlanner:
         result.unmarked = self.placeholders.unmarked()
         self.refused = len(found.refused)
         uids = waiting.refused.keys() | {pod.metadata.uid for pod in of_gangs}
-        self._line.note(found.types, found.refused.keys() | left, uids)
+        self._looks += 1
+        self._refused_at |= dict.fromkeys(found.refused.keys() | left, self._looks)
+        self._refused_at = {uid: look for uid, look in self._refused_at.items() if uid in uids - found.types.keys()}
         self._events.keep(uids)
         for each in pods:
             wording = self._wording(each.pod, found, wanted, left)
@@ -118,21 +121,30 @@ class NodeRequestPlanner:
             return None  # the extender tells
 
     def _in_line(self) -> list[GangCandidate]:
-        """Return the pods that no node takes as things stand, alone or with their gangs, in the order of the line."""
-        gangs: dict[GangName | None, list[Pod]] = {}
+        """Return the pods that no node takes as things stand, by priority and age.
+
+        Those that no node helped come after all others, those first whose last look is longest ago. Pods of a gang are
+        looked at together.
+        """
+        units: dict[Hashable, list[Pod]] = {}
         for pod in self._gangs.without_room():
-            gangs.setdefault(gang_of(pod), []).append(pod)
-        units = first_units(self._line.ordered(gangs.values()), MOST_PODS)
-        settled = [pod for pod in self._state.waiting.refused.values() if self._waits(pod) >= SETTLING_SECONDS]
-        alone = 0
-        for unit in self._line.ordered((pod,) for pod in settled):
-            if alone == MOST_PODS:
+            units.setdefault(gang_of(pod), []).append(pod)
+        for pod in self._state.waiting.refused.values():
+            if self._waits(pod) >= SETTLING_SECONDS:
+                units[pod.metadata.uid] = [pod]
+
+        def order(unit: Sequence[Pod]) -> tuple[int, object]:
+            return max(self._refused_at.get(pod.metadata.uid, 0) for pod in unit), in_line(unit[0])
+
+        found: list[GangCandidate] = []
+        for unit in sorted(units.values(), key=order):
+            if len(found) >= MOST_PODS:
                 break
-            if self._is_without_place(unit[0]):
-                units.append(unit)
-                alone += 1
-        candidates = (self._candidate(pod) for unit in self._line.ordered(units) for pod in unit)
-        return [each for each in candidates if each is not None]
+            alone = unit[0].metadata.uid in units
+            if not alone or self._is_without_place(unit[0]):
+                candidates = (self._candidate(pod) for pod in unit[:MOST_PODS])
+                found += [each for each in candidates if each is not None]
+        return found
 
     def _is_without_place(self, pod: Pod) -> bool:
         each, placement = self._candidate(pod), self._state.placement
@@ -208,20 +220,18 @@ class NodeRequestPlanner:
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return by UID and type why no node of the type is asked for that pod, though one as described would do.
 
-        Nodes show that their type is not as described. One that has taken on the type's label later shows nothing: it
-        may be in the hands of somebody who wants no other to come.
+        Nodes that are there show that their type is not as described.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
-        now_ns, asking, labels = self._state.now_ns, self.placeholders.asking(), self._state.settled_labels
+        now_ns, asking = self._state.now_ns, self.placeholders.asking()
         for kind in self._types.values():
             usable, pausing = nodes[kind.name].usable, self._backoff.pausing(kind.name, now_ns)
-            believed = any(labels.label(name, kind.key) == kind.value for name in usable)
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
                 order = self._backoff.order(*key)
                 if pausing is not None:
                     barred[key] = pausing
-                elif believed and (lacking := self._lacking(each, usable)) is not None:
+                elif usable and (lacking := self._lacking(each, usable)) is not None:
                     barred[key] = lacking
                 elif order is not None and order.pauses(now_ns) and order.jobs.isdisjoint(asking):
                     barred[key] = refusal_by(NodeTypeRule.OTHERS_FIRST, there=order.times)

@@ -1,7 +1,4 @@
-"""Keeps the pods that kube-scheduler found no node for, and the order in which they get node requests."""
-
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+"""Keeps the pods that kube-scheduler found no node for, and placeholders."""
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import POD_SCHEDULED, Pod
@@ -9,7 +6,6 @@ from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.scheduling.gang_rules import in_line
 
 
 class WaitingPods:
@@ -66,56 +62,3 @@ class WaitingPods:
         refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
         alone = not self._configuration.admission.gangs or gang_of(pod) is None
         return refused and alone and not pod.spec.scheduling_gates and asks_for_gpu(pod)
-
-
-Unit = Sequence[Pod]  # pods that are looked at together: a single one, or those of a gang
-
-
-class WaitingLine:
-    """Orders pods: first those that a node is asked for, then those not looked at yet, then those that no node helps.
-
-    Of the last, those come first whose last look is longest ago. Else it goes by priority, then the namespaces take
-    turns, and in each it goes by age.
-    """
-
-    def __init__(self) -> None:
-        self._helped: set[str] = set()
-        self._refused: dict[str, int] = {}  # UID -> the number of the look that found no node for it last
-        self._looks = 0
-
-    def ordered(self, units: Iterable[Unit]) -> list[Unit]:
-        turns = Counter[tuple[str, int]]()
-        keyed = []
-        for unit in sorted(units, key=lambda unit: in_line(unit[0])):
-            first = unit[0]
-            priority = first.spec.priority or 0
-            turn = turns[first.metadata.namespace, priority]
-            turns[first.metadata.namespace, priority] += 1
-            keyed.append(((*self._standing(unit), -priority, turn), unit))
-        return [unit for _, unit in sorted(keyed, key=lambda each: each[0])]
-
-    def _standing(self, unit: Unit) -> tuple[int, int]:
-        uids = [pod.metadata.uid for pod in unit]
-        if any(uid in self._helped for uid in uids):
-            return 0, 0
-        looks = [self._refused[uid] for uid in uids if uid in self._refused]
-        return (2, max(looks)) if looks else (1, 0)
-
-    def note(self, helped: Collection[str], refused: Iterable[str], waiting: Collection[str]) -> None:
-        """Note how a look ended, by the pods' UIDs; ``waiting`` are all that still wait."""
-        self._looks += 1
-        self._helped = set(helped)
-        self._refused |= dict.fromkeys(refused, self._looks)
-        self._refused = {uid: look for uid, look in self._refused.items() if uid in waiting and uid not in helped}
-
-
-def first_units(units: Iterable[Unit], most: int) -> list[Unit]:
-    """Return the first units with at most ``most`` pods in all; of one that is alone larger, its first pods."""
-    found: list[Unit] = []
-    left = most
-    for unit in units:
-        if found and len(unit) > left:
-            break
-        found.append(unit[:left])
-        left -= len(unit)
-    return found

@@ -1,1 +1,1 @@
-"""Serves the pure rules of ``gputile.core.admission`` over HTTPS, and renews its own certificates."""
+"""Serves the pure rules of ``gputile.core.admission`` over HTTPS, and keeps its certificate."""

@@ -15,7 +15,7 @@ from aiohttp import web
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.quantity import MIB
 from gputile.controlplane.webhook.app import WebhookMetrics, review_app
-from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
+from gputile.controlplane.webhook.certificates import CertificateKeeper
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
@@ -61,7 +61,7 @@ class Webhook:
         self.metrics.registry.register(self._lag.seconds)
         self.configuration = configuration
         self.draining = False
-        self.rotation = CertificateRotation(
+        self.certificates = CertificateKeeper(
             connection,
             namespace=settings.namespace,
             secret=settings.secret,
@@ -98,20 +98,20 @@ class Webhook:
 
     def not_ready(self) -> str | None:
         """Return why no review should be sent here, None where one may."""
-        return "it is shutting down" if self.draining else self.rotation.unusable()
+        return "it is shutting down" if self.draining else self.certificates.unusable()
 
     def _describe(self) -> None:
-        gauge, rotation, configuration = self.metrics.registry.gauge, self.rotation, self.configuration
+        gauge, certificates, configuration = self.metrics.registry.gauge, self.certificates, self.configuration
         gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: self.not_ready() is None)
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends, Unix time; 0 without one.",
-            lambda: rotation.material.expires.timestamp() if rotation.material else 0.0,
+            lambda: certificates.current.expires.timestamp() if certificates.current else 0.0,
         )
         gauge(
             "gputile_webhook_certificate_kept",
             "1 while the certificate is looked after; 0: it serves to its end, and nobody renews it.",
-            lambda: rotation.problem is None,
+            lambda: certificates.problem is None,
         )
         gauge(
             "gputile_webhook_configuration_valid",
@@ -133,7 +133,7 @@ class Webhook:
         limits = ServerLimits(answer_seconds=ANSWER_SECONDS)
         health = Server(self._health, "--health-port", settings.host, settings.health_port, limits)
         reviews = Server(self.app, "--port", settings.host, settings.port, limits)
-        reviews.use_tls(self.rotation.context)
+        reviews.use_tls(self.certificates.context)
         with holding(health, reviews):
             await self._answer(health, reviews, settings.drain_seconds)
 
@@ -143,10 +143,10 @@ class Webhook:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         async with asyncio.TaskGroup() as group:
-            work = (self.configuration.run(FOLLOW_EVERY_S), self.rotation.run(), self._lag.run())
+            work = (self.configuration.run(FOLLOW_EVERY_S), self.certificates.run(), self._lag.run())
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
-            if await _first(self.rotation.served, ending):
+            if await _first(self.certificates.served, ending):
                 # The loaded modules stay: a garbage collection that walks them would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
@@ -178,9 +178,9 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names of the certificate: those of the Service, and the configured further ones."""
+    """Return the names by which the API server reaches the webhook, which the certificate must have."""
     base = f"{settings.service}.{settings.namespace}"
-    return (f"{base}.svc", f"{base}.svc.cluster.local", base, *settings.names)
+    return (f"{base}.svc", *settings.names)
 
 
 async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:

@@ -81,8 +81,8 @@ class ModelCloud:
             if left < UNITS:
                 self._bind(pod_of(f"{name}-{gpu}", mem=UNITS - left), name, gpu)
 
-    def run(self, until: float, step: float = 20) -> None:
-        while self.now < until:
+    def run(self, until: float, step: float = 50) -> None:
+        while self.now < until and (not self.now or self.unplaced() or self.bench.waiting.placeholders):
             self.now += step
             self._nodes_come()
             for _ in range(2):  # a round reserves, and the next one starts; they come more often than those for nodes
@@ -209,7 +209,7 @@ def like(count: int, units: int) -> list[Pod]:
     return [waits(f"p{i:02}", mem=units) for i in range(count)]
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @example(free=[], count=1, units=10, outage=3 * WAIT, joins_in=60, oldest_first=False)
 @example(free=[8, 8], count=2, units=10, outage=3 * WAIT, joins_in=60, oldest_first=False)
 @example(free=[8, 8], count=3, units=10, outage=WAIT + 300, joins_in=600, oldest_first=True)
@@ -240,7 +240,7 @@ def test_pods_of_one_size_bring_as_many_nodes_as_they_need(
             assert len(again) <= 1, (reason, message)
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @example(free=[], count=1, units=10, bare=1, joins_in=60, oldest_first=False)
 @example(free=[], count=3, units=10, bare=1, joins_in=60, oldest_first=True)
 @example(free=[8, 8], count=2, units=10, bare=2, joins_in=600, oldest_first=False)
@@ -266,7 +266,7 @@ def test_nodes_that_stay_without_gpus_keep_nobody_from_the_next_ones(
     assert cloud.bench.waiting.placeholders == {}, "nothing is kept"
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @example(size=7, most_nodes=3, idle=0, joins_in=60)
 @example(size=3, most_nodes=10, idle=1, joins_in=0)
 @given(

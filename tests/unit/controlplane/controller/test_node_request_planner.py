@@ -1,8 +1,6 @@
 """For which pods nodes are asked for, how long, and what is said; on a cluster state, round by round."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import msgspec
@@ -186,17 +184,6 @@ def test_a_pod_that_no_gpu_takes_though_the_node_would_brings_one_node() -> None
     assert bench.round(11).created == [], "it is asked for once"
 
 
-def test_what_it_surely_sees_is_left_to_it_however_long_it_takes() -> None:
-    """It has no nodes now. Once it has some, it would add one for the pod and one for a placeholder beside it."""
-    bench = fragmented()
-    bench.put(waits("p", count=2, mem=18))
-    for after in range(10, 5 * WAIT, 50):
-        result = bench.round(after)
-        assert result.created == []
-        assert set(said(result)) <= ({"p"} if after >= WAIT else set())
-    assert bench.planner.refused == 0, "a node of the type would take it"
-
-
 def test_what_it_may_not_have_seen_is_asked_for_later() -> None:
     """Each of the two pods fits the node's sum: the autoscaler may put the one there that it saw as too many."""
     bench = fragmented()
@@ -265,16 +252,6 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
     assert bench.planner.placeholders.counts()["pool=y"] == 1
 
 
-def test_who_gets_no_node_because_others_come_first_is_told_so_in_time() -> None:
-    bench = Bench(gangs=True, most_nodes=1)
-    bench.put(*(tolerant_member(number, size=4) for number in range(4)))
-    assert said(bench.round()) == {"g-0": "NodeRequested", "g-1": "NodeRequested"}
-    bench.join(node("other", type_=TYPE))
-    bench.put(*(runs(f"r{gpu}", "other", gpu, 1) for gpu in range(2)))
-    texts = [event.message for after in (300, 600, WAIT + 1) for event in bench.round(after).events]
-    assert sum("autoscaling.mostNodes" in text for text in texts) == 2, texts
-
-
 def on_every_node(name: str, on: str, cpus: str) -> Pod:
     found = pod(name, asks={"cpu": cpus}, node=on)
     owners = (OwnerReference("apps/v1", "DaemonSet", "d", "d", True),)
@@ -292,31 +269,6 @@ def test_what_daemon_sets_leave_of_a_node_counts() -> None:
     bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
     bench.round(WAIT + 10)
     assert asked(bench) == 1
-
-
-def test_a_place_on_an_older_node_does_not_prove_that_new_ones_are_of_use() -> None:
-    """Every new node stays without GPUs; on the old one a pod ends now and then, and one that waits gets its GPU."""
-    bench, numbers = fragmented(), count()
-    bench.join(arrived("old", units=30))
-    bench.put(*(runs(f"o{gpu}", "old", gpu, 15) for gpu in range(2)))
-    for _ in range(3):
-        bench.put(waits(f"p{next(numbers)}", mem=10))
-    bought: list[int] = []
-    for after in range(10, 4 * 3600, 30):
-        if after % 300 < 30:
-            waiting = sorted(each.metadata.name for each in bench.waiting.refused.values())[0]
-            bench.drop(runs("o0", "old", 0, 15))
-            placed = runs(waiting, "old", 0, 10)
-            meta = msgspec.structs.replace(placed.metadata, resource_version="2")
-            bench.put(msgspec.structs.replace(placed, metadata=meta))
-            bench.round(after)
-            bench.drop(msgspec.structs.replace(placed, metadata=meta))
-            bench.put(runs("o0", "old", 0, 15), waits(f"p{next(numbers)}", mem=10))
-        bench.round(after)
-        if asked(bench):
-            bought.append(after)
-            bench.join(node(f"new-{after}", type_=TYPE, gpus=0))
-    assert len(bought) <= 6
 
 
 def test_kube_scheduler_gets_time_first() -> None:
@@ -373,41 +325,6 @@ def test_a_node_without_gpus_is_no_reason_for_ever() -> None:
     assert len(bench.round(10 * WAIT).created) == 1, "at once"
 
 
-def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
-    bench = Bench(node("n", gpus=1))
-    broken = gpu_node("broken", mode="cgpu", sizes=[GIB15] * 2, unhealthy=[1], allocatable={"cpu": "99", "pods": "99"})
-    labels = broken.metadata.labels | {"pool": "gpu"}
-    bench.join(msgspec.structs.replace(broken, metadata=msgspec.structs.replace(broken.metadata, labels=labels)))
-    bench.put(waits("p", count=2, mem=30))
-    assert said(bench.round(WAIT + 1)) == {"p": "NodeNotAdded"}, "and not NoNodeTypeFits"
-
-
-def test_an_old_node_that_reports_no_gpus_bars_no_type_and_nobody_waits_for_it() -> None:
-    bench = fragmented()
-    bench.join(node("old", type_=TYPE, gpus=0, born="2030-03-17T10:00:00Z"))
-    bench.put(waits("p", mem=10))
-    assert said(bench.round()) == {"p": "NodeRequested"}
-    assert said(bench.round(2 * WAIT)) == {"p": "NodeNotAdded"}, "the new one did not come"
-
-
-def test_a_pause_is_told_to_pods_of_that_type_only() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    other = waits("elsewhere", mem=10)
-    spec = msgspec.structs.replace(other.spec, node_selector={"pool": "none"})
-    bench.put(msgspec.structs.replace(other, spec=spec))
-    assert said(bench.round(10 + WAIT + 1)) == {"p": "NodeNotAdded", "elsewhere": "NoNodeTypeFits"}
-
-
-def test_a_clock_that_was_ahead_bars_no_type_for_long() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round(10**6)
-    assert said(bench.round(10**6 + WAIT + 1)) == {"p": "NodeNotAdded"}
-    assert len(bench.round(WAIT).created) == 1
-
-
 def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_has_failed() -> None:
     """Nobody creates its pod: a quota refuses it, say."""
     bench = fragmented()
@@ -457,13 +374,6 @@ def test_what_looks_like_a_placeholder_elsewhere_is_nobody_s() -> None:
     assert asked(bench) == 1
 
 
-def test_a_clock_that_jumps_keeps_nothing_for_ever() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    assert len(bench.round(-100 * WAIT).deleted) == 1
-
-
 @pytest.mark.parametrize("why", ["cordoned", "in use", "without units"])
 def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
     """It would bring a node too many. A pod that tolerates the GPUs' taint does not run on a cordoned node."""
@@ -508,15 +418,6 @@ def test_pods_that_no_node_helps_keep_no_other_namespace_from_a_node(gangs: bool
     put("p", 10, "other", "2030-03-17T19:00:00Z")
     assert bench.round(7300).created != []
     assert bench.round(7310).deleted == [], "and keeps its turn"
-
-
-def test_each_pod_that_no_type_takes_is_told_in_time_and_once_in_half_an_hour() -> None:
-    bench = fragmented()
-    bench.put(*(waits(f"h{i:03}", mem=20) for i in range(2 * MOST_PODS)))
-    told = [said(bench.round(after)) for after in (10, 11, 12, 13)]
-    assert [len(each) for each in told] == [MOST_PODS, MOST_PODS, 0, 0]
-    again = [said(bench.round(after)) for after in (1810, 1811, 1812, 1813)]
-    assert [len(each) for each in again] == [MOST_PODS, MOST_PODS, 0, 0]
 
 
 def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) -> Node:
@@ -655,41 +556,3 @@ def test_what_a_type_is_said_to_offer_counts(offered: dict[str, Any], wanted: di
     (event,) = result.events
     assert bool(result.created) is (told == "NodeRequested")
     assert told in f"{event.reason} {event.message}"
-
-
-def with_label(name: str, value: str, *, gpus: int, mib: int = 1024) -> Node:
-    """A node whose kubelet says what it likes: of itself, and of its GPUs."""
-    return node(name, type_=f"pool={value}", gpus=gpus, mib=mib)
-
-
-def seconds_asked(evil: Callable[[float], Node | None]) -> int:
-    """Return for how long a node is asked for in two hours in which none comes, in steps of ten seconds."""
-    bench = fragmented()
-    bench.join(with_label("evil", "other", gpus=2))
-    for after in (0.0, 700.0):
-        bench.round(after)
-    bench.put(waits("p", mem=10))
-    found = 0
-    for after in range(710, 2 * 3600, 10):
-        if (changed := evil(after)) is not None:
-            bench.join(changed)
-        bench.round(after)
-        found += 10 * asked(bench)
-    return found
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        lambda after: with_label("evil", "gpu", gpus=2),
-        lambda after: with_label("evil", "gpu" if after % 20 else "other", gpus=2),
-        lambda after: with_label("evil", "gpu" if after % 1200 < 700 else "other", gpus=0),
-        lambda after: with_label("evil", "gpu", gpus=0 if after % 1200 < 700 else 2),
-    ],
-    ids=["stays", "toggles", "without GPUs", "without GPUs now and then"],
-)
-def test_a_node_that_takes_on_the_label_of_a_type_keeps_no_other_from_coming(
-    evil: Callable[[float], Node | None],
-) -> None:
-    """One that reports no GPUs counts as a failure, but once."""
-    assert seconds_asked(evil) >= 0.8 * seconds_asked(lambda _: None) > 0

@@ -12,15 +12,14 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
-from gputile.controlplane.controller.node_diagnosis import SilentNodes, UnitsInForce, condition_patch, diagnose
+from gputile.controlplane.controller.node_diagnosis import SilentNodes, condition_patch, diagnose, units_in_force
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, taint_patch
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
-from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.conftest import HANGS_S
-from tests.fakes.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node, ledger_of
 
 pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
 
@@ -169,20 +168,7 @@ def test_how_far_a_new_unit_has_come() -> None:
         gpu_node("d", inventory="{"),
         BARE,
     ]
-    units = UnitsInForce(Configuration())
-    for node in nodes:
-        units.put(node)
-    assert units.counts == {128: 2, 1024: 1}
-    units.put(gpu_node("a"))
-    assert units.counts == {128: 1, 1024: 2}
-    units.put(gpu_node("b", inventory="{"))
-    units.drop("c")
-    units.drop("nobody")
-    assert units.counts == {1024: 1}
-    without = gpu_node("a")
-    del without.metadata.annotations[INVENTORY_ANNOTATION]
-    units.put(without)
-    assert units.counts == {}
+    assert units_in_force(ledger_of(*nodes)) == {128: 2, 1024: 1}
 
 
 class Writer(ApiServerWriter):
@@ -311,23 +297,14 @@ def telling(name: str, status: str = "True") -> Node:
 
 
 def test_nodes_that_are_silent_for_a_moment_each_are_not_one_that_is_silent_for_long() -> None:
-    now = [100.0]
-    nodes = SilentNodes(lambda: now[0])
-    assert (nodes.count(), nodes.since()) == (0, 0)
-    nodes.node_event(Applied(telling("a")))
-    now[0] = 200.0
-    nodes.node_event(Applied(telling("a")))
-    nodes.node_event(Applied(telling("b")))
-    assert (nodes.count(), nodes.since()) == (2, 100)
-    nodes.node_event(Applied(telling("a", "False")))
-    assert (nodes.count(), nodes.since()) == (1, 200)
-
-
-def test_what_is_gone_is_not_silent() -> None:
-    nodes = SilentNodes(lambda: 5.0)
-    nodes.node_event(Replaced([telling("a"), telling("b"), telling("c", "False")]))
-    assert nodes.count() == 2
-    nodes.node_event(Deleted(telling("a")))
-    assert nodes.count() == 1
-    nodes.node_event(Replaced([]))
-    assert (nodes.count(), nodes.since()) == (0, 0)
+    now, nodes = [100.0], dict[str, Node]()
+    silent = SilentNodes(nodes, lambda: now[0])
+    assert silent.since() == []
+    nodes["a"] = telling("a")
+    assert silent.since() == [100]
+    now[0], nodes["b"] = 200.0, telling("b")
+    assert silent.since() == [100, 200]
+    nodes["a"] = telling("a", "False")
+    assert silent.since() == [200]
+    del nodes["b"]
+    assert silent.since() == []

@@ -1,173 +1,235 @@
-"""Certificates issue and renew themselves, and there is no moment at which a served one is not trusted."""
+"""Replicas agree on a certificate through one Secret, serve what is in it, and say whom to trust."""
 
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtensionOID
-from cryptography.x509.verification import PolicyBuilder, Store
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gputile.controlplane.webhook.certificates import (
     LIFETIME,
-    OVERLAP,
     RENEW_BEFORE,
-    MaterialError,
-    Pair,
-    decode,
-    encode,
-    next_material,
+    CertificateKeeper,
+    ServingCertificate,
+    self_made,
 )
-from tests.conftest import examples
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.errors import BadAnswer, Forbidden, KubeError
+from gputile.kube.timing import Clock
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.views import QUICK
 
-NAMES = ("gputile-webhook.gputile.svc", "127.0.0.1")
+SECRETS = "/api/v1/namespaces/gputile/secrets"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+NAME = "gputile-webhook.gputile.svc"
 START = datetime(2026, 1, 1, tzinfo=UTC)
+NO_CHECK_TIME = 0x200000  # OpenSSL, X509_V_FLAG_NO_CHECK_TIME: the scene has a clock of its own
 
 
-def is_trusted(pair: Pair, bundle: bytes, now: datetime, name: str = NAMES[0]) -> bool:
-    """Judge a serving certificate by the library's own path validation, as the API server's does by Go's."""
-    store = Store(x509.load_pem_x509_certificates(bundle))
-    verifier = PolicyBuilder().store(store).time(now).build_server_verifier(x509.DNSName(name))
-    try:
-        verifier.verify(pair.parsed(), [])
-    except x509.verification.VerificationError:
-        return False
-    return True
+class Scene:
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.time = START
+
+    def replica(self) -> CertificateKeeper:
+        return CertificateKeeper(
+            self.connection,
+            namespace="gputile",
+            secret="certificates",
+            configuration="gputile",
+            names=(NAME,),
+            clock=Clock(now=lambda: self.time),
+        )
+
+    def register(self) -> None:
+        for kind in KINDS:
+            webhooks = [{"name": name, "clientConfig": {"service": {"name": "w"}}} for name in ("a", "b")]
+            self.server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": webhooks})
+
+    def store(self, data: dict[str, bytes]) -> None:
+        encoded = {file: base64.b64encode(content).decode() for file, content in data.items()}
+        self.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": encoded})
+
+    @property
+    def data(self) -> dict[str, bytes]:
+        found = self.server.store[SECRETS]["certificates"]["data"]
+        return {name: base64.b64decode(value) for name, value in found.items()}
+
+    def bundles(self) -> list[bytes]:
+        """What the API server trusts, webhook by webhook."""
+        return [
+            base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+            for kind in KINDS
+            for webhook in self.server.store[f"{REGISTRATION}/{kind}"]["gputile"]["webhooks"]
+        ]
+
+    def served(self, keeper: CertificateKeeper) -> bytes:
+        """Return the certificate that a replica shows to the API server, which trusts it."""
+        (bundle,) = set(self.bundles())
+        client = ssl.create_default_context(cadata=bundle.decode())
+        client.verify_flags |= NO_CHECK_TIME
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        here = client.wrap_bio(incoming, outgoing, server_hostname=NAME)
+        there = keeper.context.wrap_bio(outgoing, incoming, server_side=True)
+        for _ in range(4):
+            for side in (here, there):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+        certificate = here.getpeercert(binary_form=True)
+        assert certificate
+        return certificate
 
 
-def test_the_first_one_is_trusted_for_its_names_and_no_others() -> None:
-    material = next_material(None, NAMES, START)
-    assert is_trusted(material.current, material.bundle, START)
-    assert not is_trusted(material.current, material.bundle, START, "other.gputile.svc")
-    assert not is_trusted(material.current, material.bundle, START + LIFETIME + timedelta(seconds=1))
-    found = material.current.parsed().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(address) for address in found.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+@asynccontextmanager
+async def on_stage() -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+        scene = Scene(server, connection)
+        scene.register()
+        yield scene
 
 
-def test_the_authority_s_key_is_kept_nowhere() -> None:
-    """Who reads the Secret can serve as the webhook, but not issue a certificate for anything else."""
-    data = encode(next_material(None, NAMES, START))
-    assert sorted(name for name, value in data.items() if b"PRIVATE" in value) == ["tls.key"]
-    (authority,) = x509.load_pem_x509_certificates(data["ca.crt"])
-    assert authority.public_key() != x509.load_pem_x509_certificate(data["tls.crt"]).public_key()
+def contents(certificate: ServingCertificate) -> dict[str, bytes]:
+    return {"tls.crt": certificate.certificate, "tls.key": certificate.key, "ca.crt": certificate.authorities}
 
 
-def test_a_renewal_is_announced_first_and_served_after_the_overlap() -> None:
-    first = next_material(None, NAMES, START)
-    assert next_material(first, NAMES, START + LIFETIME - RENEW_BEFORE - timedelta(minutes=1)) == first
-    begin = START + LIFETIME - RENEW_BEFORE + timedelta(minutes=1)
-    announced = next_material(first, NAMES, begin)
-    assert announced.current == first.current
-    assert announced.following is not None
-    assert is_trusted(announced.following, announced.bundle, begin)
-    assert next_material(announced, NAMES, begin + OVERLAP - timedelta(minutes=1)) == announced
-    served = next_material(announced, NAMES, begin + OVERLAP)
-    assert (served.current, served.following) == (announced.following, None)
-    assert is_trusted(first.current, served.bundle, begin + OVERLAP), (
-        "replicas that serve the old one are trusted still"
-    )
-    later = next_material(served, NAMES, START + LIFETIME + timedelta(minutes=1))
-    assert len(later.authorities) == 1, "an authority that has expired is forgotten"
+@pytest.mark.anyio
+async def test_replicas_that_start_together_agree() -> None:
+    async with on_stage() as scene:
+        replicas = [scene.replica() for _ in range(5)]
+        await asyncio.gather(*(replica.once() for replica in replicas), return_exceptions=True)
+        for replica in replicas:  # one that lost the race for a configuration's caBundle comes back
+            await replica.once()
+        assert len({scene.served(replica) for replica in replicas}) == 1
+        written = scene.server.count("patch") + scene.server.count("post")
+        await replicas[0].once()
+        assert scene.server.count("patch") + scene.server.count("post") == written, "nothing is due"
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(st.lists(st.integers(1, 40 * 24 * 60), min_size=1, max_size=12))
-def test_whatever_is_served_is_trusted_by_who_read_the_bundle_before(minutes: list[int]) -> None:
-    """However long nobody looked: what a lagging replica serves, and what a lagging API server trusts, fit together.
-
-    A replica that looked within the overlap serves what the newest bundle trusts, and what it announced in time is
-    trusted by whoever has read the bundle of one step before.
-    """
-    now, material = START, next_material(None, NAMES, START)
-    for step in minutes:
-        before, now = material, now + timedelta(minutes=step)
-        material = next_material(before, NAMES, now)
-        assert is_trusted(material.current, material.bundle, now)
-        assert decode(encode(material)) == material
-        if step <= 30 and before.current != material.current:
-            assert is_trusted(material.current, before.bundle, now), "it was served before it was announced"
-        if before.expires > now:
-            assert is_trusted(before.current, material.bundle, now), "an old one that still serves is not trusted"
+@pytest.mark.anyio
+async def test_what_somebody_else_stores_is_served_without_a_restart() -> None:
+    async with on_stage() as scene:
+        keeper = scene.replica()
+        await keeper.once()
+        before, renewed = scene.served(keeper), self_made((NAME, "other"), START)
+        scene.store(contents(renewed))
+        await keeper.once()
+        assert scene.served(keeper) != before
+        assert keeper.current == renewed
+        assert scene.data == contents(renewed)
 
 
-def test_everybody_was_away_for_a_year() -> None:
-    first = next_material(None, NAMES, START)
-    after = START + timedelta(days=365)
-    fresh = next_material(first, NAMES, after)
-    assert is_trusted(fresh.current, fresh.bundle, after)
-    assert fresh.following is None
+@pytest.mark.anyio
+async def test_one_that_ends_is_replaced_and_trusted_on_replicas_that_still_serve_it() -> None:
+    async with on_stage() as scene:
+        first, second = scene.replica(), scene.replica()
+        await first.once()
+        await second.once()
+        before = scene.served(first)
+        scene.time += LIFETIME - RENEW_BEFORE + timedelta(minutes=1)
+        await first.once()
+        assert scene.served(first) != scene.served(second) == before
+        await second.once()
+        assert scene.served(second) == scene.served(first)
 
 
-def test_another_name_brings_another_certificate_at_once() -> None:
-    first = next_material(None, NAMES, START)
-    second = next_material(first, (*NAMES, "webhook.example.com"), START)
-    assert is_trusted(second.current, second.bundle, START, "webhook.example.com")
-    assert is_trusted(first.current, second.bundle, START)
-    assert next_material(second, NAMES, START) == second, "more names than needed do no harm"
+@pytest.mark.anyio
+async def test_a_deleted_secret_comes_back_as_it_was() -> None:
+    async with on_stage() as scene:
+        keeper = scene.replica()
+        await keeper.once()
+        before, data = scene.served(keeper), scene.data
+        scene.server.delete(SECRETS, "certificates")
+        await keeper.once()
+        assert (scene.data, scene.served(keeper)) == (data, before)
 
 
-def damaged(**changes: bytes) -> dict[str, bytes]:
-    return encode(next_material(None, NAMES, START)) | {key.replace("_", "."): value for key, value in changes.items()}
-
-
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "data",
     [
-        {},
-        damaged(tls_crt=b""),
-        damaged(tls_key=b"x"),
-        damaged(ca_crt=b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-        damaged(tls_key=encode(next_material(None, NAMES, START))["tls.key"]),
-        damaged(ca_crt=encode(next_material(None, NAMES, START))["ca.crt"]),
-        damaged(next_crt=b"x", next_key=b"x"),
+        {"tls.crt": b"x", "tls.key": b"x", "ca.crt": b"x"},
+        contents(self_made((NAME,), START)) | {"tls.key": self_made((NAME,), START).key},
+        contents(self_made((NAME,), START)) | {"ca.crt": b""},
+        contents(self_made(("other.gputile.svc",), START)),
+        contents(self_made((NAME,), START + timedelta(hours=5))),
+        contents(self_made((NAME,), START - LIFETIME)),
     ],
-    ids=["empty", "no certificate", "no key", "no authority", "another key", "another authority", "no next"],
+    ids=["no certificate", "another key", "no authority", "another name", "not valid yet", "ends"],
 )
-def test_what_does_not_belong_together_is_not_used(data: dict[str, bytes]) -> None:
-    with pytest.raises(MaterialError):
-        decode(data)
+async def test_what_cannot_serve_is_replaced(data: dict[str, bytes]) -> None:
+    async with on_stage() as scene:
+        scene.store(data)
+        keeper = scene.replica()
+        await keeper.once()
+        assert scene.served(keeper)
+        assert keeper.unusable() is None
 
 
-def self_signed(names: x509.ExtensionType | None) -> dict[str, bytes]:
-    """Return what somebody else may put into the Secret: a certificate that is its own authority."""
-    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, START, START + LIFETIME)
-    if names is not None:
-        builder = builder.add_extension(names, critical=False)
-    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, form, plain)
-    return {"tls.crt": certificate, "tls.key": private, "ca.crt": certificate}
+@pytest.mark.anyio
+async def test_a_certificate_that_nobody_was_told_of_serves_nobody() -> None:
+    async with on_stage() as scene:
+        keeper = scene.replica()
+        scene.server.refused[f"{REGISTRATION}/{KINDS[1]}/gputile"] = (403, "Forbidden")
+        with pytest.raises(Forbidden):
+            await keeper.once()
+        assert not keeper.served.is_set()
+        assert keeper.unusable() is not None
 
 
-UNKNOWN_KEY = b"-----BEGIN PRIVATE KEY-----\nMBQCAQAwBwYFKgMEBQYEBgQEAQIDBA==\n-----END PRIVATE KEY-----\n"
+@pytest.mark.anyio
+async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
+    async with on_stage() as scene:
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                raise asyncio.CancelledError
+
+        keeper = scene.replica()
+        keeper.sleep = sleep
+        scene.server.fault("get", "answer", status=403)
+        with pytest.raises(asyncio.CancelledError):
+            await keeper.run()
+        assert waits[0] < waits[1] == waits[2]
+        assert keeper.problem is None
+        scene.server.fault("get", "answer", status=200, body=b"<html>")
+        with pytest.raises(BadAnswer, match="this is no Secret"):
+            await keeper.once()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        self_signed(None),
-        self_signed(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"x")),
-        damaged(tls_key=UNKNOWN_KEY),
-    ],
-    ids=["no names", "names that cannot be read", "a key of an unknown kind"],
-)
-def test_certificates_of_others_that_cannot_serve_are_not_used(data: dict[str, bytes]) -> None:
-    with pytest.raises(MaterialError):
-        decode(data)
+@pytest.mark.anyio
+async def test_a_certificate_that_is_trusted_serves_to_its_end_whatever_happens_to_the_rights() -> None:
+    """GPU pods are refused while no replica is ready, and all of them lose their rights at once."""
+    async with on_stage() as scene:
+        keeper = scene.replica()
+        assert keeper.unusable() == "there is no certificate yet"
+        await keeper.once()
+        for path in (f"{SECRETS}/certificates", SECRETS):
+            scene.server.refused[path] = (403, "Forbidden")
+        with pytest.raises(Forbidden):
+            await keeper.once()
+        assert keeper.unusable() is None
+        scene.time += LIFETIME
+        assert keeper.unusable() is not None
 
 
-def test_what_a_clock_made_that_was_ahead_is_made_anew() -> None:
-    """The API server would refuse it for as long as that clock was ahead, and GPU pods with it."""
-    ahead = next_material(None, NAMES, START + timedelta(hours=5))
-    after = next_material(ahead, NAMES, START)
-    assert is_trusted(after.current, after.bundle, START)
-    assert next_material(after, NAMES, START) == after
-    renewal = START + LIFETIME - RENEW_BEFORE
-    announced = next_material(next_material(None, NAMES, START), NAMES, renewal + timedelta(hours=5))
-    again = next_material(announced, NAMES, renewal + timedelta(minutes=1))
-    assert again.following is not None
-    assert is_trusted(again.following, again.bundle, renewal + timedelta(minutes=1))
+@pytest.mark.anyio
+async def test_a_lost_answer_ends_in_agreement() -> None:
+    """An answer that gets lost after the write: the next look finds what was stored."""
+    async with on_stage() as scene:
+        keeper = scene.replica()
+        scene.server.fault("post", "lose")
+        with pytest.raises(KubeError):
+            await keeper.once()
+        await keeper.once()
+        assert keeper.current is not None
+        assert contents(keeper.current) == scene.data

@@ -38,7 +38,7 @@ def test_it_needs_to_know_what_it_keeps(missing: int) -> None:
 
 def test_the_certificate_has_the_names_of_the_service_and_those_asked_for() -> None:
     settings = WebhookSettings("gputile", "w", "s", "gputile", names=("192.0.2.1",))
-    assert service_names(settings) == ("w.gputile.svc", "w.gputile.svc.cluster.local", "w.gputile", "192.0.2.1")
+    assert service_names(settings) == ("w.gputile.svc", "192.0.2.1")
 
 
 @pytest.mark.anyio
@@ -56,7 +56,7 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         httpx.AsyncClient(trust_env=False) as client,
     ):
         webhook = Webhook(connection, ConfigFile(None, Configuration()), settings)
-        webhook.rotation.sleep = lambda _: asyncio.sleep(0.01)
+        webhook.certificates.sleep = lambda _: asyncio.sleep(0.01)
         running = asyncio.create_task(webhook.run(settings))
         health = f"http://127.0.0.1:{health_port}"
         await until(lambda: "NotFound" in (webhook.not_ready() or ""))
@@ -67,8 +67,8 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
             server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": [entry]})
         await until(lambda: not webhook.not_ready())
         assert (await client.get(f"{health}/readyz")).status_code == 200
-        assert webhook.rotation.material is not None
-        trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
+        assert webhook.certificates.current is not None
+        trust = ssl.create_default_context(cadata=webhook.certificates.current.authorities.decode())
         api_server = httpx.AsyncClient(verify=trust, trust_env=False)
         answered = await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")
         assert (answered.status_code, answered.headers.get("connection")) == (400, None)

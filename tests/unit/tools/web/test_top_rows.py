@@ -54,11 +54,6 @@ def test_rows_by_what_is_used_have_those_last_of_which_it_is_not_known() -> None
     assert [pod.name for pod in found.pods] == ["small", "kept", "large", "lost"]
 
 
-def test_a_node_uses_nothing_known_while_one_of_its_gpus_is_not_measured() -> None:
-    found = top_answer(TILES, TopOrder.NAME, {"b": NodeUsage(gpus={1: 2 * GIB})})
-    assert [node.used_mib for node in found.nodes] == [None, None]
-
-
 def test_what_the_tables_say() -> None:
     usage = {"a": NodeUsage({"ns/large": PodUsage(3 * GIB, 40), "ns/lost": PodUsage(None, 7)}, {0: 5 * GIB})}
     found = top_answer(TILES, TopOrder.BOOKED, usage)
@@ -90,7 +85,3 @@ def test_a_pod_on_several_gpus_is_told_by_what_it_uses_of_each() -> None:
     assert [(row[5], each.used_mib_of_gpus) for row, each in zip(pod_rows(unknown)[1:], unknown, strict=True)] == [
         ("-", [None, None])
     ] * 2
-
-
-def test_a_cordoned_node_is_said_to_be_one() -> None:
-    assert top_answer([NodeTile("n", cordoned=True)], TopOrder.NAME).nodes[0].problems == ["it is cordoned"]
