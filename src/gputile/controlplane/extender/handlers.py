@@ -28,12 +28,10 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_api import PodEvent
-from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
-from gputile.core.scheduling.scheduler_victims import victims
+from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
@@ -135,16 +133,12 @@ class ExtenderHandlers:
                     num_pdb_violations=chosen.num_pdb_violations,
                 ),
             )
-        ledger = self._engine.ledger
-        try:
-            request = self._engine.request(args.pod)
-        except RequestError:
+        verdict = judge_preemption(self._engine, args.pod)
+        if verdict.hopeless:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
-        if ledger.configuration.admission.gangs and gang_of(args.pod) is not None:
-            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # the controller plans the gang
-        if request is None:
+        if verdict.request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
-        booking = ledger.booking(args.pod.metadata.uid)
+        booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority = args.pod.spec.priority or 0
@@ -152,7 +146,7 @@ class ExtenderHandlers:
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._engine, request, node, first, priority, facts)
+            leaving = victims(self._engine, verdict.request, node, first, priority, facts)
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations

@@ -6,13 +6,34 @@ pod that preempts (``victim_choice``). It knows no gangs, and evicts on one node
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
-from gputile.core.devices.request import Request
+from gputile.api.core import Pod
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptVerdict:
+    """Whether evictions can help a pod, and what it asks of GPUs: None where any victims do, as it asks for none."""
+
+    hopeless: bool
+    request: Request | None = None
+
+
+def judge_preemption(engine: PlacementEngine, pod: Pod) -> PreemptVerdict:
+    """Return whether evictions can help ``pod``: not where its request is invalid, nor for a gang, which is planned."""
+    try:
+        request = engine.request(pod)
+    except RequestError:
+        return PreemptVerdict(hopeless=True)
+    in_gang = engine.ledger.configuration.admission.gangs and gang_of(pod) is not None
+    return PreemptVerdict(in_gang, request)
 
 
 def victims(
