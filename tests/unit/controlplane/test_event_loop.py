@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import UpdateQueue
 from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once, taking_turns
 
 

@@ -14,9 +14,15 @@ from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
-from gputile.controlplane.controller.node_diagnosis import SilentNodes, condition_patch, diagnose, units_in_force
-from gputile.controlplane.controller.node_reconciler import NodeReconciler, taint_patch
-from gputile.controlplane.controller.queues import WorkQueue
+from gputile.controlplane.controller.node_reconciler import (
+    NodeReconciler,
+    SilentNodes,
+    WorkQueue,
+    condition_patch,
+    diagnose,
+    taint_patch,
+    units_in_force,
+)
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node, ledger_of

@@ -34,8 +34,6 @@ def planned(units: int = 3) -> Gangs:
     return machine
 
 
-
-
 @pytest.mark.requirement("M13")
 def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
     """The API server cannot be read after it has answered 404 to the write itself."""
