@@ -254,26 +254,6 @@ async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_re
 
 
 @pytest.mark.anyio
-async def test_the_earlier_of_two_times_counts() -> None:
-    worked: list[str] = []
-    done = asyncio.Event()
-
-    async def work(key: str) -> None:
-        worked.append(key)
-        done.set()
-
-    queue = WorkQueue(work)
-    running = asyncio.create_task(queue.run())
-    for seconds in (3600.0, 0.0, 7200.0):
-        queue.add_later("a", seconds)
-        await asyncio.sleep(0)
-    async with asyncio.timeout(60):
-        await done.wait()
-    running.cancel()
-    assert worked == ["a"]
-
-
-@pytest.mark.anyio
 async def test_what_is_added_while_it_is_worked_on_is_worked_on_once_more() -> None:
     worked, done = 0, asyncio.Event()
 

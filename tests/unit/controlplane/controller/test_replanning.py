@@ -125,20 +125,3 @@ def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(
     machine.time_passes(61)
     machine.everything_settles()
     assert len(bound_of(machine)) == 4
-
-
-def test_a_gang_that_found_its_nodes_closed_is_tried_again_when_they_open() -> None:
-    """Their agents were exchanged when it was planned first; nothing else changes afterwards."""
-    machine = Gangs()
-    machine.a_gang_comes(4, 4, 0, 0)
-    for closed in (True, False):
-        for name in NAMES:
-            there = machine.server.nodes[name]
-            annotations = {**there.metadata.annotations, **({HANDOVER_ANNOTATION: "1"} if closed else {})}
-            there = replace(there, metadata=replace(there.metadata, annotations=annotations))
-            machine.extender.apply(NodeApplied(there))
-            at_once(machine.view.node_event(Applied(there)))
-        machine.the_controller_hears(10_000)
-        machine.the_controller_acts([], 1)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)

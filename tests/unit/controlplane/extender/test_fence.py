@@ -91,22 +91,3 @@ async def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(mon
     monkeypatch.setattr(cluster, "fence", silent)
     assert await fenced(cluster, time) == set()
     assert ANSWER_LOST_FOR_GOOD_S <= time.now <= ANSWER_LOST_FOR_GOOD_S + 10
-
-
-@pytest.mark.anyio
-async def test_an_api_server_that_is_slow_is_waited_for() -> None:
-    cluster, time = ModelCluster(lambda: Fate.OK), Time()
-    for i in range(1000):
-        cluster.add(gpu_pod(f"p{i}"))
-    fence, calls = cluster.fence, 0
-
-    async def slow(namespace: str, name: str) -> Pod | None:
-        nonlocal calls
-        calls += 1
-        time.now += 1.0
-        if calls % AT_ONCE:
-            return await fence(namespace, name)
-        raise AnswerLost("timed out")
-
-    cluster.fence = slow  # type: ignore[method-assign]
-    assert len(await fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"

@@ -12,7 +12,7 @@ from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
+from tests.unit.controlplane.controller.gangs.test_gang_planner import node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")
@@ -183,39 +183,8 @@ async def test_places_are_given_back_when_their_node_closes_after_all_evictions(
 
 
 @pytest.mark.anyio
-async def test_places_are_given_back_when_a_pod_does_not_leave() -> None:
-    bench = PreemptingBench(gpus=2)
-    bench.comes("g", 2)
-    await bench.write()
-    await bench.write()
-    bench.ends("low-0")
-    seen: list[str] = []
-    for _ in range(30):
-        result = await bench.write(10)
-        seen += bench.reasons(result)
-        if "PreemptionEnded" in seen:
-            break
-        assert bench.reserved() == ["g-0", "g-1"], "reservations are renewed meanwhile"
-    assert "PreemptionEnded" in seen
-    assert not bench.reserved()
-    assert 120 <= bench.now_s - NOW <= 200
-
-
-@pytest.mark.anyio
 async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
     assert not bench.planner.without_room()
-
-
-@pytest.mark.anyio
-async def test_an_eviction_that_is_refused_wakes_the_next_round() -> None:
-    """It may choose others, or give the places up, and does not wait until something else changes."""
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    bench.cluster.refused = set(bench.cluster.pods)
-    woken = bench.woken
-    await bench.write()
-    assert (bench.cluster.evicted, bench.woken > woken) == ([], True)
