@@ -222,7 +222,7 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays, supply = demand.demand(), engine.ledger.node_arrays.copy(), engine.supply()
         await asyncio.sleep(0)
-        engine.use_packing_state(await asyncio.to_thread(priced, asked, arrays, *supply))  # in a process of its own
+        engine.packing_state = await asyncio.to_thread(priced, asked, arrays, *supply)  # in a process of its own
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

@@ -1,6 +1,7 @@
 """Shares and whole GPUs through ResourceClaims: kube-scheduler allocates, gputile ranks, and no pod depends on it."""
 
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.node.agent.claims.slices import slice_of
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+from tests.conftest import examples
 from tests.e2e.extender import bound, pod_body, pods_in, why_pending, write_cluster
 from tests.localcluster.admission import installed
 from tests.localcluster.client import ApiError, text_at
@@ -49,6 +51,11 @@ nodes:
 - {name: both, mode: core_mem, gpus: {count: 2, model: NVIDIA A10, memory: 24GiB}}
 - {name: whole, count: 2, gpus: {count: 4, model: Tesla V100, memory: 32GiB}}
 """
+MORE_NODES = """
+nodes:
+- {{name: share-more, count: {shared}, mode: cgpu, gpus: {{count: 4, model: Tesla T4, memory: 16GiB}}}}
+- {{name: whole-more, count: {whole}, gpus: {{count: 4, model: Tesla V100, memory: 32GiB}}}}
+"""
 SIZES = {"share": 16 << 10, "both": 24 << 10, "whole": 32 << 10}
 
 
@@ -56,9 +63,9 @@ def claims_api(namespace: str, kind: str = "resourceclaims") -> str:
     return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{kind}"
 
 
-def create_nodes(plane: ControlPlane, directory: Path) -> None:
-    """Create the nodes of CLUSTER as agents leave them that give their GPUs by claims, and their slices."""
-    for spec in described_nodes(write_cluster(directory, CLUSTER)):
+def create_nodes(plane: ControlPlane, directory: Path, description: str) -> None:
+    """Create these nodes as agents leave them that give their GPUs by claims, and their slices."""
+    for spec in described_nodes(write_cluster(directory, description)):
         inventory = msgspec.structs.replace(decode_inventory(spec.annotations[INVENTORY_ANNOTATION]), claims=True)
         mode = Mode(spec.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value))
         created = plane.nodes.create_node(
@@ -81,7 +88,7 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("this Kubernetes has no ResourceClaims")
     classes = str(EXAMPLES / "extender" / "deviceclasses.yaml")
     control_plane.kubectl("apply", "-f", classes)
-    create_nodes(control_plane, tmp_path_factory.mktemp("cluster"))
+    create_nodes(control_plane, tmp_path_factory.mktemp("cluster"), CLUSTER)
     yield control_plane
     control_plane.kubectl("delete", "-f", classes)
     control_plane.api.delete(RESOURCE_SLICES_PATH)
@@ -279,13 +286,17 @@ def test_without_anything_of_gputile_all_pods_that_fit_are_bound(cluster: Contro
     assert over_allocated(claims_in(cluster, namespace)) == []
 
 
-def test_nothing_is_lost_or_over_allocated_while_everything_is_killed(cluster: ControlPlane, namespace: str) -> None:
-    """Shares and whole GPUs that all fit, a third deleted meanwhile; the claims are added up all the time."""
+def test_nothing_is_lost_or_over_allocated_while_everything_is_killed(
+    cluster: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """Shares and whole GPUs that all fit, a third deleted meanwhile; the claims are added up after every event."""
     for gib in (1, 2, 3):
         create_template(cluster, namespace, f"share-{gib}", memory=f"{gib}Gi")
     create_template(cluster, namespace, "whole", "gputile-gpu")
-    chance, looks = random.Random(38), 0
-    templates = {f"p{number}": f"share-{1 + number % 3}" if number % 20 else "whole" for number in range(120)}
+    count, chance, there, looks = examples(120), random.Random(38), set[str](), 0
+    create_nodes(cluster, tmp_path, MORE_NODES.format(shared=count // 40, whole=max(1, count // 80)))
+    names = [f"p{number}" for number in range(count)]
+    templates = {name: f"share-{1 + number % 3}" if number % 20 else "whole" for number, name in enumerate(names)}
     extender, url = start_extender(cluster, settings=SETTINGS)
     options: SchedulerOptions = {"managed_resources": MANAGED, "weight": WEIGHT, "claims": True}
     with extender, cluster.start_scheduler(url, **options) as scheduler, ThreadPoolExecutor(1) as author:
@@ -295,25 +306,31 @@ def test_nothing_is_lost_or_over_allocated_while_everything_is_killed(cluster: C
             cluster.processes["kube-controller-manager"],
             cluster.processes["kube-apiserver"],
         ]
-        writing = author.submit(_write, cluster, namespace, templates)
-        while not writing.done():
+        for begin in range(0, count, 10):
+            batch = {name: templates[name] for name in names[begin : begin + 10]}
+            writing = author.submit(_write, cluster, namespace, batch, there, random.Random(begin))
+            time.sleep(chance.uniform(0, 0.3))
             victim = chance.choice(victims)
             victim.kill()
             looks += _sums_are_right(cluster, namespace)
             victim.start()
             cluster.wait(cluster.api.healthy, "the API server")
             looks += _sums_are_right(cluster, namespace)
-        there = writing.result()
+            writing.result()
+            looks += _sums_are_right(cluster, namespace)
         cluster.wait(lambda: set(bound(pods_in(cluster, namespace))) == there, "all that are there to be bound")
+        cluster.wait(lambda: set(gpus_of(cluster, namespace)) == there, "no claims but theirs")
         for victim in victims:
             victim.check()
-    assert looks
+    print(f"{count} pods, {count - len(there)} deleted, {count // 10} killed, claims added up {looks} times")
+    assert looks > count // 10
     assert over_allocated(claims_in(cluster, namespace)) == []
 
 
-def _write(plane: ControlPlane, namespace: str, templates: dict[str, str]) -> set[str]:
-    """Create the pods, and delete a third of them; return the others."""
-    there, chance = set[str](), random.Random(83)
+def _write(
+    plane: ControlPlane, namespace: str, templates: dict[str, str], there: set[str], chance: random.Random
+) -> None:
+    """Create the pods, and delete a third as many of all that are ``there``."""
     for name, template in templates.items():
         _insist(plane, lambda name=name, template=template: create_pod(plane, namespace, name, template))  # type: ignore[misc]
         there.add(name)
@@ -321,7 +338,6 @@ def _write(plane: ControlPlane, namespace: str, templates: dict[str, str]) -> se
             gone = chance.choice(sorted(there))
             there.remove(gone)
             _insist(plane, lambda gone=gone: plane.nodes.delete_pod_now(namespace, gone))  # type: ignore[misc]
-    return there
 
 
 def _insist(plane: ControlPlane, act: Callable[[], None]) -> None:

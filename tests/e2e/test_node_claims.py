@@ -1,44 +1,52 @@
 """GPUs by claims on a real kubelet and containerd: the right GPU and its limits, whoever dies meanwhile."""
 
 import json
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_SLICES_PATH
-from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL, SHARE_CLASS
+from gputile.api.well_known import (
+    CLAIMS_LABEL,
+    GPU_CLASS,
+    GPU_MEMORY,
+    HANDOVER_ANNOTATION,
+    MODE_LABEL,
+    SHARE_CLASS,
+    Mode,
+)
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.claims.claim_files import KUBELET_FILE
-from gputile.node.agent.claims.prepared_claim import DIRECTORY_PREFIX
-from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod_of
+from gputile.node.agent.claims.driver import KUBELET_FILE
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
+from tests.conftest import examples
+from tests.e2e.extender import bound
+from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod, probe_pod_of, told
+from tests.localcluster.client import ApiError, is_ready
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import EXAMPLES
+from tests.localcluster.processes import Process
 
 pytestmark = pytest.mark.requirement("B8")
 
-CLASSES = f"/apis/{RESOURCE_API}/deviceclasses"
+CLASSES = str(EXAMPLES / "extender" / "deviceclasses.yaml")
+LABELS = {MODE_LABEL: "cgpu", CLAIMS_LABEL: "true"}
 
 
 @pytest.fixture(scope="module")
 def node(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """A node whose GPUs are shared by claims."""
-    labels = {MODE_LABEL: "cgpu", CLAIMS_LABEL: "true"}
-    rule = 'device.driver == "gpu.gputile.io" && device.attributes["gpu.gputile.io"].shared'
-    body = {
-        "apiVersion": RESOURCE_API,
-        "kind": "DeviceClass",
-        "metadata": {"name": SHARE_CLASS},
-        "spec": {"selectors": [{"cel": {"expression": rule}}]},
-    }
-    control_plane.api.post(CLASSES, body)
+    control_plane.kubectl("apply", "-f", CLASSES)
     try:
-        with gpu_node(control_plane, node_programs, "claims", labels, kind="t4", cdi=True) as here:
+        with gpu_node(control_plane, node_programs, "claims", LABELS, {"maxPodsPerGpu": 64}, "t4", cdi=True) as here:
             describe_gpus(here)
             here.plane.wait(lambda: bool(slices(here)), "the node's slice")
             yield here
     finally:
-        control_plane.api.delete(f"{CLASSES}/{SHARE_CLASS}")
+        control_plane.kubectl("delete", "-f", CLASSES)
 
 
 def describe_gpus(here: GpuNode) -> None:
@@ -62,15 +70,27 @@ def claims_path(namespace: str, name: str = "") -> str:
     return f"/apis/{RESOURCE_API}/namespaces/{namespace}/resourceclaims/{name}".rstrip("/")
 
 
-def create_claim(here: GpuNode, namespace: str, name: str, memory: str) -> None:
+def create_claim(here: GpuNode, namespace: str, name: str, memory: str = "") -> None:
+    """Create a claim for a share of a GPU, or for a whole one."""
     exactly = {"deviceClassName": SHARE_CLASS, "capacity": {"requests": {"memory": memory}}}
     body = {
         "apiVersion": RESOURCE_API,
         "kind": "ResourceClaim",
         "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        "spec": {
+            "devices": {"requests": [{"name": "gpu", "exactly": exactly if memory else {"deviceClassName": GPU_CLASS}}]}
+        },
     }
     here.plane.api.post(claims_path(namespace), body)
+
+
+def delete_claim(here: GpuNode, namespace: str, name: str) -> None:
+    """Delete a claim that may have been deleted before."""
+    try:
+        here.plane.api.delete(claims_path(namespace, name))
+    except ApiError as error:
+        if error.status != 404:
+            raise
 
 
 def claiming_pod(name: str, claim: str, **spec: Any) -> dict[str, Any]:
@@ -114,13 +134,13 @@ def end(here: GpuNode, namespace: str) -> None:
     for pod in here.pods(namespace):
         here.delete_now(namespace, pod["metadata"]["name"])
     for claim in here.plane.api.get(claims_path(namespace))["items"]:
-        here.plane.api.delete(claims_path(namespace, claim["metadata"]["name"]))
+        delete_claim(here, namespace, claim["metadata"]["name"])
     here.plane.wait(lambda: not left(here), "claims to be released", 180.0, 0.5)
 
 
 def left(here: GpuNode) -> list[str]:
     """Return what lies on the node of claims."""
-    directories = (here.node.directory / "state" / "allocations").glob(f"{DIRECTORY_PREFIX}*")
+    directories = (here.node.directory / "state" / "allocations").glob(f"{CLAIM_DIRECTORY_PREFIX}*")
     files = (here.node.directory / "cdi").glob("gputile.io-claim-*")
     return sorted(path.name for path in (*directories, *files))
 
@@ -141,20 +161,82 @@ def test_a_pod_gets_the_gpu_that_was_allocated_with_its_limits(node: GpuNode, na
     end(node, namespace)
 
 
+@pytest.mark.timeout(900)
 def test_pods_start_whoever_is_killed(node: GpuNode, namespace: str) -> None:
-    """The agent, the kubelet, and the gateway with its agent; nothing is left at the end."""
-    start(node, namespace, "2Gi", "before")
-    node.wait_running(1, namespace)
-    start(node, namespace, "2Gi", *(f"a{i}" for i in range(4)))
+    """The agent, the kubelet, and all at once; claims are deleted while they are prepared, and agents replaced.
+
+    No pod fails, each that is left gets its own GPU, and nothing is left at the end.
+    """
+    count, chance, there = examples(40), random.Random(38), set[str]()
+    deeds = [kill_agent, restart_kubelet, restart_all]
+    begun = time.monotonic()
+    for begin in range(0, count, 10):
+        names = [f"p{number}" for number in range(begin, begin + 10)]
+        start(node, namespace, "256Mi", *names)
+        there.update(names)
+        time.sleep(chance.uniform(0.0, 2.0))
+        for name in chance.sample(sorted(there), 2):
+            there.remove(name)
+            node.delete_now(namespace, name)
+            delete_claim(node, namespace, name)
+        for name in sorted(bound(node.pods(namespace)).keys() & there)[:1]:
+            delete_claim(node, namespace, name)  # in use: it stays until the pod has gone
+        chance.choice(deeds)(node)
+    younger, url = node.agent.successor()
+    replace(node, node.agent.process, younger, url)
+    node.wait_running(len(there), namespace, timeout=500.0)
+    print(f"{len(there)} of {count} pods run after {time.monotonic() - begun:.0f} s, {count // 10} kills")
+    assert {pod["metadata"]["name"]: told(pod) for pod in node.pods(namespace)}.keys() == there
+    assert wrong(node, namespace, 256) == []
+    replace(node, younger, node.agent.process, node.agent.url)
     node.agent.kill_agent()
-    start(node, namespace, "2Gi", *(f"b{i}" for i in range(4)))
-    node.node.kubelet.kill()
-    node.node.kubelet.start()
-    node.agent.process.kill()
+    end(node, namespace)
+
+
+def kill_agent(here: GpuNode) -> None:
+    here.agent.kill_agent()
+
+
+def restart_kubelet(here: GpuNode) -> None:
+    here.node.kubelet.kill()
+    here.node.kubelet.start()
+
+
+def restart_all(here: GpuNode) -> None:
+    """Kill the agent, its gateway and the kubelet, and start them again."""
+    here.agent.process.kill()
+    restart_kubelet(here)
+    here.agent.process.start()
+
+
+def replace(here: GpuNode, older: Process, younger: Process, url: str) -> None:
+    """Have another agent take over, which serves at ``url``, as in an upgrade."""
+    younger.start()
+    here.plane.wait(lambda: is_ready(url), "the younger agent")
+    here.plane.wait(
+        lambda: HANDOVER_ANNOTATION not in here.node.object()["metadata"].get("annotations", {}), "the node to be open"
+    )
+    older.stop()
+
+
+def container_id(pod: Mapping[str, Any]) -> str:
+    (container,) = pod["status"]["containerStatuses"]
+    return str(container["containerID"])
+
+
+@pytest.mark.timeout(600)
+def test_pods_wait_for_an_agent_that_is_away(node: GpuNode, namespace: str) -> None:
+    """Half a minute after the driver has gone the kubelet deletes the slice; pods that have their GPUs run on."""
+    start(node, namespace, "1Gi", "before")
+    (before,) = node.wait_running(1, namespace)
+    node.agent.process.stop()
+    start(node, namespace, "1Gi", "allocated")
+    node.plane.wait(lambda: not slices(node), "the kubelet to delete the slice", 120.0, 0.5)
+    start(node, namespace, "1Gi", "later")
     node.agent.process.start()
-    node.wait_running(9, namespace, timeout=240.0)
-    assert wrong(node, namespace, 2048) == []
-    node.agent.kill_agent()
+    after = {pod["metadata"]["name"]: pod for pod in node.wait_running(3, namespace)}
+    assert container_id(after["before"]) == container_id(before)
+    assert wrong(node, namespace, 1024) == []
     end(node, namespace)
 
 
@@ -170,7 +252,7 @@ def test_the_kubelet_knows_of_prepared_claims_what_the_agent_reads(node: GpuNode
     node.wait_running(1, namespace)
     uid = node.plane.api.get(claims_path(namespace, "one"))["metadata"]["uid"]
     assert uid in (node.node.directory / "kubelet" / KUBELET_FILE).read_text()
-    assert f"{DIRECTORY_PREFIX}{uid}" in left(node)
+    assert f"{CLAIM_DIRECTORY_PREFIX}{uid}" in left(node)
     end(node, namespace)
 
 
@@ -192,3 +274,30 @@ def test_the_label_waits_for_the_pods_of_claims(node: GpuNode, namespace: str) -
     finally:
         node.label({CLAIMS_LABEL: "true"})
     node.plane.wait(lambda: bool(slices(node)), "the slice again", 60.0)
+
+
+def test_without_its_feature_gate_shares_are_refused_and_whole_gpus_given(
+    control_plane_programs: dict[str, Path], node_programs: dict[str, Path]
+) -> None:
+    """An API server as before 1.36 drops the field of a slice that lets claims share a GPU."""
+    without = ["--feature-gates=DRAConsumableCapacity=false"]
+    with ControlPlane(control_plane_programs, apiserver_arguments=without) as plane:
+        plane.kubectl("apply", "-f", CLASSES)
+        namespace = plane.create_namespace("older")
+        with gpu_node(plane, node_programs, "older", LABELS, kind="t4", cdi=True) as here:
+            describe_gpus(here)
+            plane.wait(lambda: here.condition("gputile.io/ClaimsRefused").get("status") == "True", "the refusal")
+            assert "DRAConsumableCapacity" in here.condition("gputile.io/ClaimsRefused")["message"]
+            assert slices(here) == []
+            here.label({MODE_LABEL: Mode.EXCLUSIVE.value})
+            plane.wait(lambda: bool(slices(here)), "the slice of whole GPUs")
+            create_claim(here, namespace, "whole")
+            here.create(namespace, claiming_pod("whole", "whole"))
+            (pod,) = here.wait_running(1, namespace)
+            assert here.said(pod, "main")[VISIBLE] == allocated_uuid(here, namespace, "whole")
+            end(here, namespace)
+            here.label({MODE_LABEL: "cgpu", CLAIMS_LABEL: None})
+            plane.wait(lambda: int(here.allocatable().get(GPU_MEMORY, "0")) > 0, "extended resources")
+            here.create(namespace, probe_pod("share", {GPU_MEMORY: 2}))
+            here.wait_running(1, namespace)
+            here.clear(namespace)

@@ -28,6 +28,7 @@ CHECKED = {
     "node.k8s.io/v1": ("RuntimeClass",),
     "policy/v1": ("PodDisruptionBudget",),
     "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "resource.k8s.io/v1": ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate"),
     "scheduling.k8s.io/v1": ("PriorityClass",),
     "storage.k8s.io/v1": ("StorageClass",),
 }
@@ -121,7 +122,7 @@ def _type(schema: Json) -> str:
     """Return a type as ``gputile.api.kubernetes`` reads it."""
     if "$ref" in schema:
         name = _short(schema["$ref"].rpartition("/")[2])
-        return {"meta.v1.FieldsV1": "any"}.get(name, name)
+        return "any" if name in ("meta.v1.FieldsV1", "runtime.RawExtension") else name
     if "allOf" in schema:
         (only,) = schema["allOf"]
         return _type(only)

@@ -1,4 +1,4 @@
-"""An agent that prepares and releases claims, is killed before any of its writes, and finds damaged files.
+"""An agent that prepares and releases claims, and is killed before any of its writes.
 
 What must hold after every step: what is prepared on a GPU never adds up to more than it has, and each prepared claim
 has its CDI file, and in the directory that this mounts its own limits. A new agent that can read the claims counts just
@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -29,9 +29,7 @@ from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.claim_files import KUBELET_FILE, ClaimFiles
-from gputile.node.agent.claims.driver import ClaimsDriver
-from gputile.node.agent.claims.prepare import AskedClaim
+from gputile.node.agent.claims.driver import KUBELET_FILE, ClaimFiles, ClaimsDriver
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
@@ -53,7 +51,6 @@ pytestmark = pytest.mark.requirement("B8")
 
 GPU_MIB, GPUS = 8192, 2
 T = TypeVar("T")
-Damage = Literal["lost", "half", "garbage"]
 writes = st.none() | st.integers(0, 14)  # before which of them the agent is killed
 
 
@@ -88,9 +85,8 @@ class ClaimingNode(RuleBasedStateMachine):
         self.cluster = ClaimCluster()
         self.killer = FileKiller((self.directory / "state", self.directory / "cdi", usage), lambda: None)
         self.names = itertools.count()
-        self.known: dict[str, AskedClaim] = {}  # what the kubelet has written down
+        self.known: dict[str, dra.Claim] = {}  # what the kubelet has written down
         self.prepared: dict[str, ResourceClaim] = {}  # what it was answered
-        self.damaged: set[str] = set()
 
     @initialize(mode=st.sampled_from([Mode.CGPU, Mode.CORE_MEM]))
     def begin(self, mode: Mode) -> None:
@@ -105,20 +101,16 @@ class ClaimingNode(RuleBasedStateMachine):
         there = machine([GPU_MIB] * GPUS)
         self.state = claims_node(self.mode, there)
         self.store = NodeFiles(self.paths.state, NodeLock(self.paths.claim, ""), UsageFiles(self.paths.usage))
-        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode, ())
+        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode)
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
-        arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(self.store, lambda: TimeShares(Assignment(), {}, {}))
         daemons = MpsDaemons(self.paths.state / "mps", "none")
         preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)
         self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
-        lost = self.driver.restore()
-        self.do(self.driver.prepare_again(lost))
-        if not self.cluster.down:
-            self.damaged.clear()
-            assert self.state.claims.keys() >= self.prepared.keys()
-        assert self.state.claims.keys() <= self.known.keys()
+        self.driver.restore()
+        self.those_that_the_kubelet_has_hold_gpus_and_no_others()
 
     def write_down(self) -> None:
         """The kubelet writes its checkpoint."""
@@ -162,12 +154,14 @@ class ClaimingNode(RuleBasedStateMachine):
             claim = allocated(name, share(index, f"{gib}Gi", **amounts), pods=(name,))
             self.cluster.claims[claim.key] = claim
 
-    @precondition(lambda self: self.cluster.claims.keys() - {each.key for each in self.known.values()})
+    def not_prepared(self) -> list[str]:
+        return sorted(self.cluster.claims.keys() - {f"{each.namespace}/{each.name}" for each in self.known.values()})
+
+    @precondition(lambda self: self.not_prepared())
     @rule(data=st.data(), index=st.integers(0, GPUS - 1))
     def allocate_again(self, data: st.DataObject, index: int) -> None:
         """A claim that is not prepared any more is allocated for another pod."""
-        free = sorted(self.cluster.claims.keys() - {each.key for each in self.known.values()})
-        before = self.cluster.claims.pop(data.draw(st.sampled_from(free)))
+        before = self.cluster.claims.pop(data.draw(st.sampled_from(self.not_prepared())))
         if self.room(index) >= GPU_MIB // 4:
             name = before.metadata.name
             amounts = {"cores": "5"} if self.mode is Mode.CORE_MEM else {}
@@ -182,9 +176,8 @@ class ClaimingNode(RuleBasedStateMachine):
     def prepare_claim(self, key: str, kill: int | None = None) -> None:
         claim = self.cluster.claims[key]
         uid = claim.metadata.uid
-        self.known[uid] = AskedClaim(claim.metadata.namespace, claim.metadata.name, uid)
+        asked = self.known[uid] = dra.Claim(namespace=claim.metadata.namespace, name=claim.metadata.name, uid=uid)
         self.write_down()
-        asked = dra.Claim(namespace=claim.metadata.namespace, name=claim.metadata.name, uid=uid)
         body = self.call(
             "NodePrepareResources", dra.NodePrepareResourcesRequest(claims=[asked]).SerializeToString(), kill
         )
@@ -195,7 +188,6 @@ class ClaimingNode(RuleBasedStateMachine):
         if not answered.error:
             assert f"gputile.io/claim={uid}" in answered.devices[0].cdi_device_ids
             self.prepared[uid] = claim
-            self.damaged.discard(uid)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), kill=writes, stays=st.booleans())
@@ -206,16 +198,15 @@ class ClaimingNode(RuleBasedStateMachine):
     def release_claim(self, uid: str, kill: int | None = None, *, stays: bool) -> None:
         asked = self.known[uid]
         self.prepared.pop(uid, None)  # its containers have ended
-        request = dra.Claim(namespace=asked.namespace, name=asked.name, uid=uid)
         body = self.call(
-            "NodeUnprepareResources", dra.NodeUnprepareResourcesRequest(claims=[request]).SerializeToString(), kill
+            "NodeUnprepareResources", dra.NodeUnprepareResourcesRequest(claims=[asked]).SerializeToString(), kill
         )
         if body is not None:
             assert not dra.NodeUnprepareResourcesResponse.FromString(body).claims[uid].error
             del self.known[uid]
             self.write_down()
             if not stays:
-                del self.cluster.claims[asked.key]
+                del self.cluster.claims[f"{asked.namespace}/{asked.name}"]
 
     @rule(down=st.booleans())
     def api_server(self, down: bool) -> None:
@@ -224,19 +215,6 @@ class ClaimingNode(RuleBasedStateMachine):
     @rule()
     def restart_agent(self) -> None:
         self.start_agent()
-
-    @precondition(lambda self: self.prepared)
-    @rule(data=st.data(), what=st.sampled_from(["record", "cdi"]), damage=st.sampled_from(["lost", "half", "garbage"]))
-    def damage(self, data: st.DataObject, what: str, damage: Damage) -> None:
-        uid = data.draw(st.sampled_from(sorted(self.prepared)))
-        record, cdi = self.files_of(uid)
-        path = record if what == "record" else cdi
-        if damage == "lost" or what == "cdi":
-            path.unlink(missing_ok=True)
-        elif path.exists():
-            content = path.read_bytes()
-            path.write_bytes(content[: len(content) // 2] if damage == "half" else b"\0 garbage")
-        self.damaged.add(uid)
 
     @rule()
     def tidy(self) -> None:
@@ -251,8 +229,6 @@ class ClaimingNode(RuleBasedStateMachine):
     @invariant()
     def each_prepared_claim_has_its_limits(self) -> None:
         for uid, claim in self.prepared.items():
-            if uid in self.damaged:
-                continue
             _, cdi = self.files_of(uid)
             mounts = json.loads(cdi.read_bytes())["devices"][0]["containerEdits"]["mounts"]
             where = next(each["hostPath"] for each in mounts if each["containerPath"] == CONTAINER_DIRECTORY)
@@ -269,7 +245,7 @@ class ClaimingNode(RuleBasedStateMachine):
     def those_that_the_kubelet_has_hold_gpus_and_no_others(self) -> None:
         if hasattr(self, "state"):
             assert self.state.claims.keys() <= self.known.keys()
-            assert self.state.claims.keys() >= self.prepared.keys() - self.damaged
+            assert self.state.claims.keys() >= self.prepared.keys()
 
     def teardown(self) -> None:
         if hasattr(self, "state"):
@@ -333,44 +309,14 @@ def test_a_claim_that_is_held_is_prepared_again_though_fewer_may_share_a_gpu_by_
     assert node.cluster.events == []
 
 
-def test_lost_files_are_made_again_at_one_time(node: ClaimingNode) -> None:
-    """An API server that says nothing holds up the agent once, and not once for each claim."""
-    claims = [allocated(name, share(0, "1Gi"), pods=(name,)) for name in ("a", "b", "c")]
-    node.cluster.claims |= {claim.key: claim for claim in claims}
-    for claim in claims:
-        node.prepare_claim(claim.key)
-        node.files_of(claim.metadata.uid)[1].unlink()
-    asked, all_asked = set[str](), asyncio.Event()
-
-    async def silent(namespace: str, name: str, within: float) -> ResourceClaim | None:
-        asked.add(name)
-        if asked == {"a", "b", "c"}:
-            all_asked.set()
-        async with asyncio.timeout(5.0):
-            await all_asked.wait()
-        return claims["abc".index(name)]
-
-    node.cluster.claim = silent  # type: ignore[method-assign]
-    node.do(node.driver.prepare_again(node.driver.restore()))
-    assert asked == {"a", "b", "c"}
-    assert all(node.files_of(claim.metadata.uid)[1].exists() for claim in claims)
-
-
-def test_a_claim_that_the_kubelet_releases_before_its_lost_files_are_made_again_holds_nothing(
-    node: ClaimingNode,
-) -> None:
-    """Nobody would release it a second time: its GPU would be held for a pod that is gone."""
-    claim = allocated("c", share(0, "8Gi"), pods=("pod",))
+def test_the_files_that_a_reboot_takes_are_written_when_the_kubelet_asks_again(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"), pods=("pod",))
     node.cluster.claims[claim.key] = claim
     node.prepare_claim(claim.key)
     node.files_of("uid-c")[1].unlink()
-    lost = node.driver.restore()
-    assert [each.uid for each in lost] == ["uid-c"]
-    node.release_claim("uid-c", stays=True)
-    node.do(node.driver.prepare_again(lost))
-    assert node.state.claims == {}
-    assert not node.files_of("uid-c")[1].exists()
+    node.start_agent()
     node.prepare_claim(claim.key)
+    node.each_prepared_claim_has_its_limits()
 
 
 def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
@@ -382,8 +328,16 @@ def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node:
     request = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="b", uid="uid-b")])
     body = node.call("NodePrepareResources", request.SerializeToString(), None)
     error = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-b"].error
-    assert error == "GPU 0 has 3072 of 8192 MiB left, and the claim takes 5120; held by default/one"
+    assert error == "GPU 0 has 3072 of 8192 MiB left, the pod would hold 5120; held by default/one"
     assert node.cluster.events == [("Pod two", "ClaimNotPrepared", error)]
+
+
+def test_a_claim_that_was_made_anew_under_its_name_is_another_one(node: ClaimingNode) -> None:
+    claim = allocated("c", share(0, "1Gi"), uid="another")
+    node.cluster.claims[claim.key] = claim
+    asked = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="c", uid="uid-c")])
+    body = node.call("NodePrepareResources", asked.SerializeToString(), None)
+    assert "is not there any more" in dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"].error
 
 
 def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:

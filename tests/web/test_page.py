@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX, RESERVATION_ANNOTATION
+from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -232,39 +232,6 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
         assert tab.errors == []
 
 
-CUT_OFF = """
-JSON.stringify([...document.querySelectorAll(".badge")].filter((badge) => {
-  const [inner, row] = [badge, badge.closest(".row")].map((each) => each.getBoundingClientRect());
-  const tile = badge.closest(".row").querySelector(".tile").getBoundingClientRect();
-  const beside = inner.right <= tile.left || inner.left >= tile.right || inner.bottom <= tile.top;
-  const seen = badge.checkVisibility() && badge.contains(document.elementFromPoint(inner.left + 2, inner.top + 2));
-  return !seen || badge.scrollWidth > badge.clientWidth || inner.bottom > row.bottom || !beside;
-}).map((badge) => badge.textContent))
-"""
-
-
-@pytest.mark.parametrize("width", [1360, 320])
-async def test_all_that_is_said_of_a_node_is_seen(tab: Tab, width: int) -> None:
-    sick, *pods = with_trouble()
-    assert isinstance(sick, Node)
-    sick.spec.unschedulable = True
-    sick.spec.taints = (*sick.spec.taints, Taint(key="node.kubernetes.io/not-ready", value="", effect="NoExecute"))
-    async with served(sick, machine("b"), *pods) as page:
-        await tab.size(width, 860)
-        await look(tab, page)
-        badges = "[...document.querySelectorAll('.badge')].map((x) => x.textContent).join()"
-        said = await tab.run(badges)
-        assert said == "agent silent,1 unhealthy,takes no pods,cordoned,2 taints,1 reserved"
-        assert json.loads(await tab.run(CUT_OFF)) == []
-        rows = json.loads(
-            await tab.run(
-                "JSON.stringify([...document.querySelectorAll('.row')].map((x) => [x.scrollHeight, x.clientHeight]))"
-            )
-        )
-        assert all(needed <= there for needed, there in rows), rows
-        assert tab.errors == []
-
-
 async def test_the_keys_go_to_nodes_without_gpus_and_on_from_a_node_that_was_open(tab: Tab) -> None:
     split = gpu_node("b", mode="default", sizes=[], allocatable={"pods": "110", MIG_PREFIX + "1g.5gb": "4"})
     async with served(machine("a"), split, machine("c")) as page:
@@ -295,37 +262,6 @@ async def test_the_keys_go_to_nodes_without_gpus_and_on_from_a_node_that_was_ope
         assert await tab.run(at) == "b"
         await tab.key("ArrowDown")
         assert await tab.run(at) == "c0"
-        assert tab.errors == []
-
-
-async def test_who_closes_a_pod_by_key_is_back_where_it_was_opened(tab: Tab) -> None:
-    async with served(machine("a"), machine("b"), bound("p", "b", 1), pod("waits", mem=99)) as page:
-        await look(tab, page)
-        for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
-            await tab.key(key)
-        await tab.until("document.querySelector('#panel .pods .link')")
-        await tab.run("(() => { const link = document.querySelector('#panel .link'); link.focus(); link.click(); })()")
-        await tab.until("document.querySelector('#panel .state')")
-        await tab.key("Escape")
-        assert await tab.run("document.activeElement.dataset.of + document.activeElement.dataset.gpu") == "b1"
-        await tab.key("2")
-        await tab.run(
-            "(() => { const link = document.querySelector('.stacked .link'); link.focus(); link.click(); })()"
-        )
-        await tab.until("document.querySelector('#panel .state.pending')")
-        await tab.run("document.querySelector('#panel-close').focus()")
-        await tab.key("Escape")
-        assert await tab.run("document.activeElement.textContent") == "default/waits"
-        assert tab.errors == []
-
-
-async def test_pods_on_unknown_gpus_are_in_the_panel_of_their_node(tab: Tab) -> None:
-    """Only there do the keys reach them."""
-    async with served(machine("a"), pod("lost", node="a", mem=2)) as page:
-        await look(tab, page)
-        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
-        panel = "document.getElementById('panel').textContent"
-        await tab.until(f"({panel}).includes('On unknown GPUsdefault/lost')")
         assert tab.errors == []
 
 
@@ -406,23 +342,6 @@ async def test_what_is_used_is_drawn_in_the_blocks_and_said_of_the_pod(tab: Tab)
         assert tab.errors == []
 
 
-async def test_each_block_of_a_pod_shows_what_is_used_of_its_gpu(tab: Tab) -> None:
-    held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-a-0", 4096), share("GPU-a-1", 4096))}
-    async with served(machine("a"), pod("p", node="a", mem=8, annotations=held)) as page:
-        text = metrics_text({"default/p": 0})
-        put_agent(page.cluster, "a", text + metrics_text({"default/p": 4 << 30}).replace(b'gpu="0"', b'gpu="1"'))
-        await look(tab, page)
-        await tab.until("document.querySelectorAll('[data-pod=\"default/p\"] .used').length === 2")
-        widths = "[...document.querySelectorAll('[data-pod=\"default/p\"] .used')].map((x) => x.style.width).join(' ')"
-        assert await tab.run(widths) == "0% 100%"
-        titles = "[...document.querySelectorAll('[data-pod=\"default/p\"]')].map((x) => x.title).join('; ')"
-        assert await tab.run(titles) == "default/p: 4 GiB, uses 0 GiB; default/p: 4 GiB, uses 4 GiB"
-        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
-        said = "[...document.querySelectorAll('[data-use-of=\"default/p\"]')].map((x) => x.textContent).join()"
-        await tab.until(f"({said}) === ', uses 0 GiB,, uses 4 GiB'")
-        assert tab.errors == []
-
-
 async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: Tab) -> None:
     """An agent that starts again remembers nothing; the page remembers what it had asked before."""
     now = int(time.time())
@@ -442,17 +361,6 @@ async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: T
         put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
         await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'")
         assert await tab.run(lines) == 2
-        assert tab.errors == []
-
-
-async def test_sixty_namespaces_have_letters_of_their_own_and_pods_are_on_the_nodes_that_have_some(tab: Tab) -> None:
-    pods = [bound(f"p{number}", "a", number, 4, f"ns-{number:02}") for number in range(60)]
-    async with served(machine("a", 60), machine("empty"), *pods) as page:
-        await look(tab, page)
-        letters = await tab.run("[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent)")
-        assert len(set(letters)) == len(letters) == 60
-        assert letters[51:53] == ["z", "A2"]
-        assert "60on 1 node" in await tab.run("document.getElementById('summary').textContent")
         assert tab.errors == []
 
 

@@ -103,16 +103,6 @@ async def test_nine_tabs_of_one_browser_are_all_drawn_and_that_in_sight_is_live(
         assert tab.errors == []
 
 
-async def test_nine_tabs_in_sight_see_changes_and_get_answers(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        await look(tab, page)
-        tabs = [tab, *[await another(tab, page.address.partition("?")[0]) for _ in range(8)]]
-        put(page.cluster, bound("new", "a", 1, 2))
-        for each in tabs:
-            await each.until("document.querySelector('[data-pod=\"default/new\"]')")
-            assert await each.run("fetch('/api/pod?namespace=default&name=p').then((answer) => answer.status)") == 200
-
-
 async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a")) as page:
         way = Way(page.port)
@@ -135,19 +125,6 @@ async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab:
         page.cluster.refused = {}
         await tab.until(LIVE)
         assert await tab.run(SAID) == ""
-        await way.cut()
-
-
-async def test_a_way_that_carries_nothing_any_more_is_not_live(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        way = Way(page.port)
-        await way.open()
-        await tab.open(page.address.replace(f":{page.port}", f":{way.port}"))
-        await tab.until(LIVE)
-        way.stand_still()
-        await tab.run("(() => { const now = performance.now(); performance.now = () => now + 50000; })()")
-        await tab.until(f"({SAID}).startsWith('gputile web does not answer')")
-        assert not await tab.run(LIVE)
         await way.cut()
 
 
@@ -180,24 +157,6 @@ async def test_places_of_a_gang_come_hatched_and_go_when_they_end_or_their_pod_i
         assert tab.errors == []
 
 
-async def test_a_place_that_others_are_still_to_leave_is_not_told_as_overbooked(tab: Tab) -> None:
-    """A pod that preempts has its place kept while those who leave are still there; that is no GPU with too much."""
-    gpu = share("GPU-a-0", 6 * GIB)
-    ends_ns = time.time_ns() + 3600 * 10**9
-    place = Allocation((gpu,), {}, GIB, mode="cgpu")
-    kept = Reservation("preemption-1", 1, 1, "a", ends_ns, place, first=True, preemption=True)
-    preempts = pod("preempts", mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(kept)})
-    async with served(machine("a"), bound("leaves", "a", 0, 15), preempts) as page:
-        await look(tab, page)
-        block = "document.querySelector('[data-pod=\"default/preempts\"]')"
-        assert await tab.run(f"{block}.title") == "default/preempts: 6 GiB, reserved for it"
-        assert await tab.run("document.querySelector('.tile em')?.textContent") is None
-        assert "gang" not in await tab.run("document.getElementById('view-tiles').textContent")
-        put(page.cluster, bound("strange", "a", 0, 3))
-        await tab.until("document.querySelector('.tile em')?.textContent === '! overbooked'")
-        assert tab.errors == []
-
-
 async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -> None:
     async with served(machine("a"), machine("b"), bound("p", "a"), pod("waits", mem=99)) as page:
         await look(tab, page)
@@ -213,65 +172,6 @@ async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -
         page.cluster.delete(PODS, "waits")
         await tab.until(f"({PANEL}).includes('there is no such pod (any more)')")
         assert tab.errors == [error for error in tab.errors if "404" in error]
-
-
-async def test_who_reads_in_the_panel_keeps_the_place_when_it_is_drawn_anew(tab: Tab) -> None:
-    async with served(machine("a"), machine("b"), pod("waits", mem=99)) as page:
-        await look(tab, page)
-        await tab.key("2")
-        await tab.run("document.querySelector('#view-pending .link').click()")
-        await tab.until("document.querySelector('#panel .verdict')")
-        await tab.run("document.querySelector('#panel summary').focus()")
-        await tab.run(
-            "document.querySelector('#panel summary').click(); document.querySelector('#panel h2').id = 'old'"
-        )
-        put(page.cluster, pod("waits", mem=98))
-        await tab.until("!document.getElementById('old') && document.querySelector('#panel .verdict')")
-        assert await tab.run("[...document.querySelectorAll('#panel .verdict')].map((each) => each.open)") == [
-            True,
-            False,
-        ]
-        assert await tab.run("document.activeElement === document.querySelector('#panel summary')")
-
-
-async def test_pending_pods_are_searched_by_words_as_nodes_are(tab: Tab) -> None:
-    waits = [pod(name, namespace="team", mem=99) for name in ("waits", "later")]
-    async with served(machine("a"), *waits) as page:
-        await look(tab, page)
-        await tab.key("2")
-        for search, found in {
-            "waits": ["team/waits"],
-            " waits ": ["team/waits"],
-            "team waits": ["team/waits"],
-            "TEAM": ["team/later", "team/waits"],
-            "  ": ["team/later", "team/waits"],
-            "nothing-like-it": [],
-        }.items():
-            await tab.run(
-                f"(() => {{ const s = document.getElementById('search'); s.value = {json.dumps(search)}; "
-                "s.dispatchEvent(new Event('input')); })()"
-            )
-            rows = "[...document.querySelectorAll('#view-pending .link')].map((each) => each.textContent).sort()"
-            assert await tab.run(rows) == found, search
-        said = "No pod that waits is like that: the search and the filters leave none of 2."
-        assert await tab.run("document.querySelector('#view-pending').textContent") == said
-        for name in ("waits", "later"):
-            page.cluster.delete(PODS, name)
-        await tab.until("document.querySelector('#view-pending').textContent === 'No pod waits for a GPU.'")
-
-
-async def test_a_namespace_can_be_chosen_whose_pods_all_wait_and_stays_chosen(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a"), pod("waits", namespace="team", mem=99)) as page:
-        await look(tab, page)
-        await tab.key("2")
-        await tab.run(
-            "(() => { const s = document.getElementById('namespace'); s.value = 'team'; "
-            "s.dispatchEvent(new Event('change')); })()"
-        )
-        assert await tab.run("document.querySelectorAll('#view-pending .link').length") == 1
-        page.cluster.delete(PODS, "waits")
-        await tab.until("document.querySelector('#view-pending').textContent === 'No pod waits for a GPU.'")
-        assert await tab.run("document.getElementById('namespace').value") == "team", "the filter is in force"
 
 
 async def test_the_panel_asks_again_where_too_many_have_asked(tab: Tab) -> None:

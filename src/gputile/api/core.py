@@ -11,11 +11,9 @@ import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
 from gputile.api.conversion import WireObject, timestamp_of
-from gputile.api.disks import DiskVolume
 from gputile.api.reasons import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
-POD_RESIZE_PENDING = "PodResizePending"
 POD_READY = "Ready"
 
 Quantity = str | int | float
@@ -139,13 +137,11 @@ class PodSpec(WireObject):
     """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
 
     ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
-    Of the volumes only disks are kept that the pod names itself, and claims.
     """
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    volumes: tuple[DiskVolume, ...] = ()
     resource_claims: tuple[PodResourceClaim, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
@@ -160,15 +156,6 @@ class PodSpec(WireObject):
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.volumes:
-            self.volumes = tuple(volume for volume in self.volumes if volume.is_disk or volume.is_claim)
-
-    @property
-    def claims(self) -> bool:
-        """Whether the pod claims volumes or devices."""
-        return bool(self.resource_claims) or any(volume.is_claim for volume in self.volumes)
-
 
 class PodCondition(WireObject):
     """core/v1 PodCondition."""
@@ -179,64 +166,30 @@ class PodCondition(WireObject):
     last_transition_time: str | None = None
 
 
-class ResourcesInUse(WireObject):
-    """core/v1 ResourceRequirements of what runs: its limits are not read."""
-
-    requests: ResourceList = {}
-
-
-class ContainerResources(WireObject):
-    """core/v1 ContainerStatus: what a container runs with, and what the kubelet keeps for it (KEP-1287).
-
-    Both differ from what the spec asks for while a container is resized.
-    """
-
-    name: str = ""
-    resources: ResourcesInUse | None = None
-    allocated_resources: ResourceList | None = None
-
-
 class PodStatus(WireObject):
     """core/v1 PodStatus. Of the conditions only those are kept that somebody reads.
 
     ``is_ready`` is made of the condition ``Ready`` and not a field of the API.
-    ``resources`` and ``allocated_resources`` are of the pod as a whole (KEP-5419).
     """
 
     phase: str = ""
     nominated_node_name: str = ""
     conditions: tuple[PodCondition, ...] = ()
-    container_statuses: tuple[ContainerResources, ...] = ()
-    init_container_statuses: tuple[ContainerResources, ...] = ()
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
-    resources: ResourcesInUse | None = None
-    allocated_resources: ResourceList | None = None
     is_ready: bool = False
 
     def __post_init__(self) -> None:
         for each in self.conditions:
             if each.type == POD_READY:
                 self.is_ready = each.status == "True"
-        self.conditions = tuple(each for each in self.conditions if each.type in (POD_SCHEDULED, POD_RESIZE_PENDING))
-
-    @property
-    def resized(self) -> bool:
-        """Whether it says what the pod takes, beside the spec."""
-        return bool(self.container_statuses or self.init_container_statuses or self.resources)
+        self.conditions = tuple(each for each in self.conditions if each.type == POD_SCHEDULED)
 
 
 class Pod(StoredObject):
-    """core/v1 Pod. Of its containers' statuses only those are kept that say something else than its spec."""
+    """core/v1 Pod."""
 
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
-
-    def __post_init__(self) -> None:
-        status = self.status
-        if status.container_statuses:
-            status.container_statuses = _differing(status.container_statuses, self.spec.containers)
-        if status.init_container_statuses:
-            status.init_container_statuses = _differing(status.init_container_statuses, self.spec.init_containers)
 
     @property
     def key(self) -> str:
@@ -259,20 +212,6 @@ class Pod(StoredObject):
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
-def _differing(
-    statuses: tuple[ContainerResources, ...], containers: tuple[Container, ...]
-) -> tuple[ContainerResources, ...]:
-    """Return the statuses whose resources differ from what the container of the same name asks for."""
-    asked = {each.name: each.resources.requests for each in containers}
-    return tuple([each for each in statuses if _differs(each, asked.get(each.name))])
-
-
-def _differs(status: ContainerResources, asked: ResourceList | None) -> bool:
-    if status.resources is None:
-        return False
-    return status.resources.requests != asked or status.allocated_resources not in (None, asked)
-
-
 class ContainerEnd(WireObject):
     """core/v1 ContainerStateTerminated: nothing is read of it but that it is there."""
 
@@ -283,9 +222,10 @@ class StartedContainerState(WireObject):
     terminated: ContainerEnd | None = None
 
 
-class StartedContainer(ContainerResources):
+class StartedContainer(WireObject):
     """core/v1 ContainerStatus with the runtime's ID of the container behind ``<runtime>://``."""
 
+    name: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
     state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
@@ -301,9 +241,6 @@ class PodOnNode(Pod):
     """A pod as the agent of its node reads it; the control plane keeps tens of thousands, and less of each."""
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
-
-    def __post_init__(self) -> None:
-        """Keep the statuses of all containers."""
 
 
 def container_ids(pod: Pod) -> dict[str, str]:

@@ -25,6 +25,7 @@ CORES: Final = "cores"  # capacity of a device: percent of compute, in mode core
 PODS: Final = "pods"  # capacity of a device: how many claims may share it, of which each takes one
 
 _DEVICE_PREFIX: Final = "gpu-"
+_TOO_MUCH: Final = 1 << 24  # MiB or percent; no GPU has so much, and what is more counts as this, to be added up
 
 
 def claim_path(namespace: str, name: str) -> str:
@@ -211,12 +212,12 @@ class AllocatedDevice(WireObject):
 
         The API server checks amounts, so that only who may write a claim's status could store another.
         """
-        return math.ceil(_amount(self.consumed_capacity, MEMORY) / MIB)
+        return min(math.ceil(_amount(self.consumed_capacity, MEMORY) / MIB), _TOO_MUCH)
 
     @property
     def percent(self) -> int:
         """The compute that it takes in percent; 0 where it names none or no amount."""
-        return math.ceil(_amount(self.consumed_capacity, CORES))
+        return min(math.ceil(_amount(self.consumed_capacity, CORES)), _TOO_MUCH)
 
 
 def _amount(amounts: Mapping[str, Quantity], name: str) -> Fraction:

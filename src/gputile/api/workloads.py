@@ -21,31 +21,10 @@ class WorkloadCondition(WireObject):
     message: str = ""
 
 
-class TemplateContainer(WireObject):
-    """core/v1 Container: what it runs."""
-
-    name: str = ""
-    image: str = ""
-
-
-class TemplateSpec(WireObject):
-    """core/v1 PodSpec of a template."""
-
-    init_containers: list[TemplateContainer] = []
-    containers: list[TemplateContainer] = []
-
-
-class PodTemplate(WireObject):
-    """core/v1 PodTemplateSpec."""
-
-    spec: TemplateSpec = msgspec.field(default_factory=TemplateSpec)
-
-
 class DeploymentSpec(WireObject):
     """apps/v1 DeploymentSpec."""
 
     replicas: int = 1
-    template: PodTemplate = msgspec.field(default_factory=PodTemplate)
 
 
 class DeploymentStatus(WireObject):
@@ -66,12 +45,6 @@ class Deployment(WireObject):
     status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
 
 
-class DaemonSetSpec(WireObject):
-    """apps/v1 DaemonSetSpec."""
-
-    template: PodTemplate = msgspec.field(default_factory=PodTemplate)
-
-
 class DaemonSetStatus(WireObject):
     """apps/v1 DaemonSetStatus."""
 
@@ -86,7 +59,6 @@ class DaemonSet(WireObject):
     """apps/v1 DaemonSet."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
-    spec: DaemonSetSpec = msgspec.field(default_factory=DaemonSetSpec)
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
 
 
@@ -218,14 +190,6 @@ class ServiceAccount(StoredObject):
 
 class HelmRevision(StoredObject):
     """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
-
-
-class ServerVersion(WireObject):
-    """version.Info of an API server; some write "30+" for ``minor``."""
-
-    major: str = ""
-    minor: str = ""
-    git_version: str = ""
 
 
 class ListedPriorityClass(StoredObject):

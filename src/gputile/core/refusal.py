@@ -27,7 +27,6 @@ class PredicateRule(StrEnum):
     HOST_PORTS = "node(s) didn't have free ports for the requested pod ports"
     TOO_MANY_PODS = "Too many pods"
     INSUFFICIENT = "Insufficient {about}"
-    DISK_TAKEN = "node(s) had no available disk"
     AFFINITY = "node(s) didn't match pod affinity rules"
     ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
     EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"

@@ -11,7 +11,6 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.quantity import MIB
-from gputile.api.wording import broken_label_name
 from gputile.kube.credentials import (
     PLUGIN_S,
     Credentials,
@@ -32,12 +31,33 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 T = TypeVar("T")
 _DEFAULT_NAMESPACE = "default"
 _MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
-_PATHS = {
-    "clusters": ("certificate-authority",),
-    "contexts": (),
-    "users": ("client-certificate", "client-key", "tokenFile"),
-}
+_SECTIONS = {"clusters": "cluster", "contexts": "context", "users": "user"}
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _HEADER_NAME: Final = "!#$&'*+^`|"  # what stands in a header's name beside what never needs a code, "%" aside
+
+
+class _NamedCluster(msgspec.Struct):
+    """What is in an entry is judged when it is used: an entry of no use may be wrong."""
+
+    name: str
+    cluster: dict[str, Any] | None
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: dict[str, Any] | None
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: dict[str, Any] | None
+
+
+class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    current_context: str | None = None
+    clusters: list[_NamedCluster] | None = None
+    contexts: list[_NamedContext] | None = None
+    users: list[_NamedUser] | None = None
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
@@ -124,15 +144,6 @@ def load_access(
     raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
 
 
-def context_names(kubeconfig: str | Path | None = None, *, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the contexts that ``load_access`` takes.
-
-    Raises:
-        OSError, ValueError, KeyError: a file cannot be read, or is no kubeconfig.
-    """
-    return list(_merged(_files(kubeconfig, environ))["contexts"])
-
-
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
         return [_with_home(kubeconfig)]
@@ -153,51 +164,29 @@ def _with_home(path: str | Path) -> Path:
 
 def _merged(files: list[Path]) -> dict[str, Any]:
     """Return the current context's name, and the entries of each section by their names."""
-    merged: dict[str, Any] = {"current-context": None, **{section: {} for section in _PATHS}}
+    merged: dict[str, Any] = {"current-context": None, **{section: {} for section in _SECTIONS}}
     for file in files:
         document = load_document(read_bounded(file, _MOST_BYTES))
         if document is None and len(files) > 1:
             continue  # people put one first for kubectl to write to
-        if document is None:
-            raise ValueError(f"{file} is empty")
-        if not isinstance(document, dict):
-            raise ValueError(f"{file} is no mapping")
-        current = document.get("current-context")
-        if not isinstance(current, str | None):
-            raise ValueError(f"current-context of {file} is no text")
-        merged["current-context"] = merged["current-context"] or current
-        for section in _PATHS:
-            for name, entry in _entries(document.get(section), section):
-                merged[section].setdefault(name, _absolute(section, entry, file.absolute().parent))
+        found = _converted(document, _Kubeconfig, str(file))
+        merged["current-context"] = merged["current-context"] or found.current_context
+        for section, kind in _SECTIONS.items():
+            for each in getattr(found, section) or ():
+                merged[section].setdefault(each.name, _absolute(getattr(each, kind) or {}, file.absolute().parent))
     return merged
 
 
-def _entries(written: Any, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of a section. What is in them is judged when it is used: an entry of no use may be wrong."""
-    kind = section[:-1]
-    if not isinstance(written, list | None):
-        raise ValueError(f"{section} is no list")
-    for entry in written or ():
-        if not isinstance(entry, dict):
-            raise ValueError(f"an entry of {section} is no mapping")
-        name = entry["name"]
-        if not isinstance(name, str):
-            raise ValueError(f"a name in {section} is no text")
-        if not isinstance(entry[kind], dict | None):
-            raise ValueError(f"{kind} of {name!r} is no mapping")
-        yield name, entry[kind] or {}
-
-
-def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _absolute(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Return an entry whose files are absolute: they are relative to the kubeconfig's place."""
-    absolute = dict(entry)
-    for key in _PATHS[section]:
-        if entry.get(key) and isinstance(entry[key], str):
-            absolute[key] = str(directory / entry[key])
+    absolute = {
+        key: str(directory / value) if key in _PATHS and value and isinstance(value, str) else value
+        for key, value in entry.items()
+    }
     plugin = entry.get("exec")
     command = plugin.get("command") if isinstance(plugin, dict) else None
-    if isinstance(plugin, dict) and isinstance(command, str) and os.sep in command:
-        absolute["exec"] = plugin | {"command": str(directory / command)}
+    if isinstance(command, str) and os.sep in command:
+        absolute["exec"] = {**entry["exec"], "command": str(directory / command)}
     return absolute
 
 
@@ -208,20 +197,16 @@ def _access(document: dict[str, Any], name: str | None, environ: Mapping[str, st
     context = _entry(document, "contexts", chosen, _KubeconfigContext)
     cluster = _entry(document, "clusters", context.cluster, _KubeconfigCluster)
     user = _entry(document, "users", context.user, _KubeconfigUser) if context.user else _KubeconfigUser()
-    if context.namespace and (why := broken_label_name(context.namespace)):
-        raise ValueError(f"namespace of context {chosen!r}: {why}")
     server = cluster.server.rstrip("/")
     if not _is_url(server):
         raise ValueError(f"server of cluster {context.cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
-    if not (cluster.tls_server_name or "").isprintable():
-        raise ValueError(f"tls-server-name of cluster {context.cluster!r} is not a host name")
     return Access(
         server=server,
         credentials=_credentials(cluster, user, plugin_s),
         namespace=context.namespace or _DEFAULT_NAMESPACE,
         tls_server_name=cluster.tls_server_name or None,
         proxy=_proxy(cluster, context.cluster, environ),
-        impersonation=tuple(_impersonation(user, context.user)),
+        impersonation=tuple(_impersonation(user)),
     )
 
 
@@ -261,23 +246,17 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _impersonation(user: _KubeconfigUser, name: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the headers that ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` of a user mean, as client-go's.
-
-    Raises:
-        ValueError: a group, UID or extra is there without ``as``, or one of them cannot stand in a header.
-    """
-    extras = [(key, each) for key, values in (user.as_user_extra or {}).items() for each in values or ()]
-    if not user.as_ and (user.as_uid or user.as_groups or extras):
-        raise ValueError(f"user {name!r}: as-uid, as-groups and as-user-extra need as, which it has not")
-    headers = [(f"Extra-{quote(key, _HEADER_NAME)}", each) for key, each in extras]
-    headers += [("User", user.as_)] if user.as_ else []
-    headers += [("Uid", user.as_uid)] if user.as_uid else []
-    headers += [("Group", group) for group in user.as_groups or ()]
-    for field, value in headers:
-        if not value.isprintable():
-            raise ValueError(f"user {name!r}: {value!r} cannot be sent as Impersonate-{field}")
-        yield f"Impersonate-{field}", value
+def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
+    """Yield the headers that ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` of a user mean, as client-go's."""
+    for key, values in (user.as_user_extra or {}).items():
+        for each in values or ():
+            yield f"Impersonate-Extra-{quote(key, _HEADER_NAME)}", each
+    if user.as_:
+        yield "Impersonate-User", user.as_
+    if user.as_uid:
+        yield "Impersonate-Uid", user.as_uid
+    for group in user.as_groups or ():
+        yield "Impersonate-Group", group
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gputile.api.quantity import MIB
-from gputile.support.files import read_bounded, read_whole
+from gputile.support.files import read_bounded
 
 _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 
@@ -34,8 +34,8 @@ class ClusterTls:
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key from files; both may be in one."""
         with _named("client-certificate, client-key", certificate, key or ""):
-            pem = _read_pem(certificate)
-            return self.with_pem(pem, _read_pem(key) if key else pem)
+            pem, key_pem = (_ascii(read_bounded(file, _MOST_BYTES)) for file in (certificate, key or certificate))
+            return self.with_pem(pem, key_pem)
 
     def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key, which are in base64."""
@@ -73,18 +73,9 @@ class ClusterTls:
         return context
 
 
-def _read_pem(file: str) -> str:
-    # a device in its place would have no end
-    return _ascii(read_whole(Path(file), _MOST_BYTES))
-
-
-class _EncryptedKey(ValueError):
-    """A private key that needs a pass phrase."""
-
-
 def _no_pass_phrase() -> NoReturn:
     """Refuse a key that is encrypted; OpenSSL would ask the terminal for the pass phrase, and wait for ever."""
-    raise _EncryptedKey("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
+    raise ValueError("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
 
 
 @contextmanager
@@ -96,7 +87,7 @@ def _named(fields: str, *files: str) -> Iterator[None]:
     except ssl.SSLError as error:
         why = f": {error.reason}" if error.reason else ""
         raise ValueError(f"{named}: no PEM that can be used{why}") from error
-    except _EncryptedKey as error:
+    except ValueError as error:
         raise ValueError(f"{named}: {error}") from error
     except OSError as error:
         raise ValueError(f"{named}: {error.strerror or error}") from error

@@ -9,6 +9,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from tests.conftest import HANGS_S
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.process import ProcessScene, process_scene
@@ -25,12 +26,12 @@ def status(pid: int, field: str) -> int:
 
 def resting(here: ProcessScene) -> bool:
     assert here.process is not None
-    return "gputile.node.gateway.idle" in command(here.process.pid)
+    return "gputile.node.idle" in command(here.process.pid)
 
 
 async def answered(url: str) -> str:
     def ask() -> str:
-        with urlopen(url, timeout=60) as answer:
+        with urlopen(url, timeout=HANGS_S) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(ask)

@@ -1,6 +1,6 @@
 /* A program that keeps gpus busy through the client of the arbiter, on the fake driver.
  *
- * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
+ * busy SOCKET SECONDS KERNEL_NS STYLE THREADS: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
  * "joint": each kernel is one over all threads' gpus. A part that is submitted keeps its gpu until all others are.
  * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST
@@ -34,7 +34,6 @@ static const char *uuids[16];
 static unsigned gpus;
 static const char *style;
 static uint64_t kernel_ns, end_ns;
-static useconds_t pause_us;
 static uint64_t launched;
 static pthread_barrier_t all;
 static int goes_on, joint;
@@ -87,7 +86,6 @@ static void *work(void *argument) {
         count++;
         __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
         if (joint || !strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
-        if (pause_us) usleep(pause_us);
         /* A real driver's queue is full at some depth. */
         if (count % AHEAD == 0) {
             CUevent *oldest = &behind[count / AHEAD % 2];
@@ -107,7 +105,6 @@ int main(int count, char **argument) {
     int threads = atoi(argument[5]);
     joint = !strcmp(style, "joint");
     pthread_barrier_init(&all, NULL, (unsigned)threads);
-    pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
     if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
     const char *usage = getenv("USAGE"), *wrong;
     if (usage && (wrong = gputile_shared_usage_open(usage))) return fprintf(stderr, "%s: %s\n", usage, wrong), 2;

@@ -65,7 +65,6 @@ class Busy:
         style: str = "async",
         threads: int = 1,
         indices: Sequence[int] = (0,),
-        pause_us: int = 0,
         sanitizer: str = "",
     ) -> None:
         self._gpus = gpus
@@ -80,7 +79,6 @@ class Busy:
             str(kernel_ns),
             how,
             str(threads),
-            str(pause_us),
         ]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None

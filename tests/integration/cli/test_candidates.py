@@ -1,7 +1,6 @@
-"""Completion of values as shells ask for it: each in its protocol, bash for real, nothing said when nothing answers."""
+"""Completion of values as shells ask for it: each in its protocol, and bash for real."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -9,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.apiserver import FakeApiServer
+from tests.conftest import HANGS_S
 from tests.unit.cli.programs import arguments
-from tests.unit.cli.reads.test_live_cluster import machine, put
 
 
 def asked(shell: str, line: str) -> dict[str, str]:
@@ -24,25 +22,14 @@ def asked(shell: str, line: str) -> dict[str, str]:
     }[shell] | {"_GPUTILE_COMPLETE": f"complete_{shell}"}
 
 
-PATIENT = "import gputile.cli.options.candidates as c; c.WITHIN_S = c.GIVEN_UP_AFTER_S = 60.0; "  # on a busy machine
-
-
-def completed(line: str, shell: str = "bash", before: str = PATIENT) -> list[str]:
+def completed(line: str, shell: str = "bash") -> list[str]:
     """Return what the last word of a line may become, as ``gputile`` tells a shell."""
     environment = os.environ | asked(shell, line)
     done = subprocess.run(
-        arguments("main", before=before), env=environment, capture_output=True, text=True, timeout=60, check=False
+        arguments("main"), env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False
     )
     assert done.stderr == ""
     return [each.partition("\t")[0] for each in done.stdout.splitlines() if each]  # fish is told helps, too
-
-
-def names(line: str) -> list[str]:
-    """Return the names that are read for the last word of a line; a busy machine gives reading up now and then."""
-    for _ in range(20):
-        if found := completed(line):
-            return found
-    return []
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
@@ -64,32 +51,6 @@ def test_values(shell: str, line: str, words: list[str]) -> None:
 def test_values_in_zsh() -> None:
     said = completed("gputile replay --policy b", "zsh")
     assert said == ["""_arguments '*: :(("bestfit\"""", """"binpack"))'"""]
-
-
-def test_names_in_a_cluster(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, machine())
-    for name in ("vision", "voice"):
-        server.store.setdefault("/api/v1/namespaces", {})[name] = {"metadata": {"name": name}}
-    server.store["/api/v1/namespaces/vision/pods"] = {"a": {"metadata": {"name": "a"}}}
-    live = f"--kubeconfig {kubeconfig}"
-    assert names(f"gputile inspect {live} ") == ["n"]
-    assert completed(f"gputile inspect {live} n ") == []
-    assert names(f"gputile simulate {live} --from-cluster --without-node ") == ["n"]
-    assert completed(f"gputile simulate {live} --without-node ") == []
-    assert names(f"gputile explain {live} -n v") == ["vision", "voice"]
-    assert names(f"gputile status {live} --installed-in vo") == ["voice"]
-    assert names(f"gputile explain {live} vision/") == ["vision/a"]
-    assert names(f"gputile explain {live} -n vision ") == ["a"]
-    assert names(f"gputile status {live} --context ") == ["c"]
-
-
-@pytest.mark.parametrize("fault", ["silent", "refused", "absent", "broken"])
-def test_nothing_is_said_where_no_cluster_answers(tmp_path: Path, silent: str, fault: str) -> None:
-    refused, broken = tmp_path / "refused", tmp_path / "broken"
-    refused.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", Path(silent).read_text()))
-    broken.write_text("}")
-    kubeconfig = {"silent": silent, "refused": refused, "broken": broken}.get(fault, tmp_path / "none")
-    assert completed(f"gputile inspect --kubeconfig {kubeconfig} ", before="") == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")

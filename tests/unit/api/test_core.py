@@ -8,7 +8,6 @@ import pytest
 from gputile.api.core import (
     Binding,
     BindingMeta,
-    ListMeta,
     Node,
     NodeCondition,
     ObjectReference,
@@ -45,29 +44,10 @@ def test_only_a_pod_whose_containers_have_stopped_is_finished_u4(phase: str, fin
     assert msgspec.json.decode(f'{{"status": {{"phase": "{phase}"}}}}', type=Pod).finished is finished
 
 
-@pytest.mark.requirement("U4")
-def test_a_deleting_pod_is_not_finished_u4() -> None:
-    text = '{"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}, "status": {"phase": "Running"}}'
-    assert not msgspec.json.decode(text, type=Pod).finished
-
-
-def test_defaults_are_not_shared_between_objects() -> None:
-    first, second = Pod(), Pod()
-    first.metadata.labels["a"] = "b"
-    assert second.metadata.labels == {}
-    assert Pod().metadata.labels == {}
-
-
 def test_a_node_tells_its_internal_ip() -> None:
     addresses = '[{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "1.2.3.4"}]'
     assert msgspec.json.decode(f'{{"status": {{"addresses": {addresses}}}}}', type=Node).internal_ip == "1.2.3.4"
     assert Node().internal_ip == ""
-
-
-def test_the_token_of_the_next_page_is_called_continue() -> None:
-    assert msgspec.json.decode('{"continue": "t", "resourceVersion": "5"}', type=ListMeta) == ListMeta(
-        continue_="t", resource_version="5"
-    )
 
 
 def test_a_binding_is_sent_with_kind_uid_and_annotations() -> None:

@@ -20,6 +20,7 @@ from gputile.api.resource_claims import (
     gpu_index,
     slice_body,
 )
+from gputile.core.devices.inventory import MOST_MIB
 
 CLAIM = b"""{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
  "metadata": {"name": "c", "namespace": "b", "uid": "u", "finalizers": ["resource.kubernetes.io/delete-protection"]},
@@ -51,6 +52,12 @@ def test_a_claim_tells_what_it_asks_for_and_what_of_gputile_it_got() -> None:
 )
 def test_memory_is_counted_in_mib_and_never_too_little(memory: str | int, mib: int) -> None:
     assert AllocatedDevice(consumed_capacity={"memory": memory}).mib == mib
+
+
+def test_forged_amounts_are_more_than_a_gpu_has_and_can_be_added_up() -> None:
+    forged = AllocatedDevice(consumed_capacity={"memory": "1e300", "cores": "9E"})
+    assert MOST_MIB <= forged.mib < 2**32
+    assert 100 < forged.percent < 2**32
 
 
 def test_a_device_is_named_after_the_index_of_its_gpu() -> None:

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from gputile.cli import running
 from gputile.cli.app import app
-from gputile.cli.options.common import Reach
+from gputile.cli.options.configuration import ClusterSource
 from gputile.cli.reads.bounded_reads import Unreadable, read_or_leave
-from gputile.cli.reads.cluster_objects import Source, read_state
+from gputile.cli.reads.cluster_objects import read_state
 from gputile.cli.running import watched
 from gputile.kube.errors import ConnectionFailed
 from tests.localcluster.machine import free_ports
@@ -59,7 +59,7 @@ def test_a_file_that_is_being_written_ends_nothing(monkeypatch: pytest.MonkeyPat
     text = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: a, gpus: {memory: 15GiB}, mode: share}]\n"
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    source = Source([str(file)], None, Reach(None, None, "10s"), "gputile")
+    source = ClusterSource(cluster=[str(file)])
     state = read_state(source)
     file.write_text("{")
     with pytest.raises(Unreadable, match=r"cannot read the cluster: .*cluster.yaml"):

@@ -7,15 +7,8 @@ import msgspec
 import pytest
 from docs.generator.pages import DOCS
 
-from gputile.api.workloads import DaemonSet, Deployment, Event, HelmRevision, RunningPod, ServerVersion
-from gputile.tools.views.installation_problem import (
-    InstallationProblem,
-    mixed_images,
-    old_server,
-    other_extenders,
-    unfinished_releases,
-)
-from gputile.tools.views.status import assess, table, with_problems
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
+from gputile.tools.views.status import assess, table
 from tests.unit.docs.named_commands import unknown_to_gputile
 
 _PAGE = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -81,31 +74,3 @@ def test_what_status_says_of_a_bad_installation_is_on_the_page(
 ) -> None:
     assert said in _PAGE
     assert said in table(assess([workload], pods, events, [], 128))
-
-
-_REVISION = msgspec.convert(
-    {"metadata": {"labels": {"name": "gputile", "version": "2", "status": "failed"}}}, HelmRevision
-)
-_TWO_IMAGES = [
-    msgspec.convert(
-        {"spec": {"template": {"spec": {"containers": [{"name": "webhook", "image": f"gputile:{tag}"}]}}}}, Deployment
-    )
-    for tag in ("0.1.0", "0.2.0")
-]
-_OTHER = msgspec.convert({"metadata": {"name": "x"}, "status": {"phase": "Running"}}, RunningPod)
-
-
-@pytest.mark.requirement("U11")
-@pytest.mark.parametrize(
-    ("problems", "said"),
-    [
-        (old_server(ServerVersion("1", "29")), "Kubernetes 1.30 or later is needed"),
-        (unfinished_releases([_REVISION], ["gputile"], "gputile"), "Helm release gputile"),
-        (mixed_images(_TWO_IMAGES), "components are to run different ones"),
-        (other_extenders([_OTHER]), "another extender runs there"),
-    ],
-    ids=["old-server", "failed-upgrade", "half-an-upgrade", "other-extender"],
-)
-def test_what_status_says_of_the_whole_is_on_the_page(problems: list[InstallationProblem], said: str) -> None:
-    assert said in _PAGE
-    assert said in table(with_problems(assess([], [], [], [], 128), problems))

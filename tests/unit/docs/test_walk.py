@@ -35,21 +35,20 @@ def test_each_statement_stands_in_its_document(statement: Statement) -> None:
     assert statement.literal in files[0].read_text(encoding="utf-8")
 
 
-def test_the_worst_case_of_a_test_counts_and_what_failed_is_listed(pytester: pytest.Pytester) -> None:
-    pytester.mkpydir("tests")
-    Path("tests/test_a.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.xdist_group('g')\n"
-        "@pytest.mark.parametrize('number', [1, 2])\n"
-        "def test_once(number): assert number == 1, 'not one'\n"
-        "def test_good(): ...\n"
-        "@pytest.mark.skip\n"
-        "def test_left_out(): ...\n",
-        encoding="utf-8",
-    )
-    pytester.runpytest_subprocess("--junit-xml=a.xml", "-n1", "--dist=loadgroup")
-    Path("killed.xml").write_text("<testsuites><testsuite>", encoding="utf-8")
-    files = [Path("a.xml"), Path("killed.xml")]
+JUNIT = """<testsuites><testsuite name="pytest">
+<testcase classname="tests.test_a" name="test_once[1]@g" time="0.1" />
+<testcase classname="tests.test_a" name="test_once[2]@g" time="0.1"
+  ><failure message="AssertionError: not one">def test_once</failure></testcase>
+<testcase classname="tests.test_a" name="test_good" time="0.1" />
+<testcase classname="tests.test_a" name="test_left_out" time="0.1"
+  ><skipped type="pytest.skip" message="unconditional skip">t.py:1</skipped></testcase>
+</testsuite></testsuites>"""
+
+
+def test_the_worst_case_of_a_test_counts_and_what_failed_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text(JUNIT, encoding="utf-8")
+    (tmp_path / "killed.xml").write_text("<testsuites><testsuite>", encoding="utf-8")
+    files = [tmp_path / "a.xml", tmp_path / "killed.xml"]
     assert outcomes(files) == {
         "test_a.py::test_once": FAILED,
         "test_a.py::test_good": PASSED,

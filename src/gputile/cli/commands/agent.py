@@ -93,7 +93,7 @@ def agent(options: AgentOptions) -> None:
         leave = [sys.executable, "-m", "gputile.node.agent.node_status", encoded]
         resting = [
             "-m",
-            "gputile.node.gateway.idle",
+            "gputile.node.idle",
             str(options.machine_root),
             str(options.health_port),
             json.dumps(leave),

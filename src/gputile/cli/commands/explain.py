@@ -1,26 +1,17 @@
 """Runs ``gputile explain``, which tells why a pod is pending, and what would have to change."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from gputile.api.wording import broken_label_name, gib_text
-from gputile.cli.options import candidates
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Config,
-    Context,
-    Kubeconfig,
-    Printed,
-    Reach,
-    RequestTimeout,
-    namespace_option,
-)
-from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.common import Printed, Reach, namespace_option, takes
+from gputile.cli.options.configuration import ClusterFiles, ClusterSource
 from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_data
 from gputile.cli.output.terminal import write_remedies, write_table, write_text
-from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.reads.cluster_objects import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,30 +26,30 @@ _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
 
 
-def explain(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions(ClusterSource):
+    """What the command line asks, in the order of the help."""
+
     pod: Annotated[
         str,
         typer.Argument(
             metavar="POD",
             help="NAME, NAMESPACE/NAME or TYPE/NAME: pod/x, deployment/x, for which a pod that waits goes first.",
-            autocompletion=candidates.pods,
         ),
-    ],
+    ]
     namespace: Annotated[
         str | None,
         namespace_option("The pods' namespace; where POD names none, default: the context's."),
-    ] = None,
-    cluster: ClusterFiles = None,
+    ] = None
+    cluster: ClusterFiles = None
     every_node: Annotated[
         bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
-    ] = False,
-    output: Printed = Output.TABLE,
-    config: Config = None,
-    installed_in: InstalledIn = INSTALLED_IN,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
-) -> None:
+    ] = False
+    output: Printed = Output.TABLE
+
+
+@takes(ExplainOptions)
+def explain(options: ExplainOptions) -> None:
     """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
 
     It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
@@ -69,23 +60,23 @@ def explain(
     """
     from gputile.tools.simulator.explanation import explain_pod
 
+    pod = options.pod
     if pod.count("/") > 1 or not all(pod.split("/")):
         fail(f"{pod!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
     if "/" in pod and (why := broken_label_name(pod.partition("/")[0].lower())):
         fail(f"the namespace of {pod}: {why}", BAD_INPUT)
-    reach = Reach(kubeconfig, context, request_timeout)
-    state = read_state(Source(cluster or (), config, reach, installed_in))
-    within = namespace or state.namespace
+    state = read_state(options)
+    within = options.namespace or state.namespace
     type_, slash, name = pod.partition("/")
     key = pod if slash and type_.lower() not in _PODS else f"{within}/{name or type_}"
     found = next((each for each in state.pods if each.key == key), None)
     if found is None and slash:
         found = _of_workload(type_.lower(), name, within, state.pods)
     if found is None:
-        _not_there(key, state.pods, reach if not cluster else None)
+        _not_there(key, state.pods, None if options.cluster else options)
     now_ns = time.time_ns()
     explanation = explain_pod(found, state.nodes, state.pods, state.configuration, now_ns, state.claims)
-    _write_answer(output, explanation, every=every_node)
+    _write_answer(options.output, explanation, every=options.every_node)
     if not explanation.placed:
         raise typer.Exit(NOT_PLACED)
 

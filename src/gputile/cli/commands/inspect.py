@@ -8,22 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options import candidates
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Config,
-    Context,
-    Kubeconfig,
-    Plain,
-    Reach,
-    RequestTimeout,
-    namespace_option,
-    option,
-    takes,
-)
-from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.common import Plain, namespace_option, option, takes
+from gputile.cli.options.configuration import ClusterFiles, ClusterSource
 from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
-from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.reads.cluster_objects import read_state
 from gputile.cli.running import Watch, watched
 
 if TYPE_CHECKING:
@@ -43,13 +31,13 @@ class InspectFormat(StrEnum):
     YAML = "yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class InspectOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions(ClusterSource):
     """What the command line asks, in the order of the help."""
 
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.", autocompletion=candidates.nodes),
+        typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches."),
     ] = None
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False
     selector: Annotated[
@@ -68,11 +56,6 @@ class InspectOptions:
         InspectFormat, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
     ] = InspectFormat.TABLE
     plain: Plain = False
-    config: Config = None
-    installed_in: InstalledIn = INSTALLED_IN
-    kubeconfig: Kubeconfig = None
-    context: Context = None
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
 
 @takes(InspectOptions)
@@ -84,17 +67,11 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.terminal import bars, columns, draw
-    from gputile.tools.simulator.label_selector import nearly_selected
+    from gputile.tools.simulator.what_if import nearly_selected
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
-    source = Source(
-        options.cluster or (),
-        options.config,
-        Reach(options.kubeconfig, options.context, options.request_timeout),
-        options.installed_in,
-    )
-    state = read_state(source)
+    state = read_state(options)
 
     def show(found: _Shown) -> None:
         nodes, unit = found.nodes, found.unit_mib
@@ -124,7 +101,7 @@ def inspect(options: InspectOptions) -> None:
         note(f"no node with GPUs has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
-        watched(first, lambda: view.of(state.again(source)), show, redraw=not data)
+        watched(first, lambda: view.of(state.again(options)), show, redraw=not data)
     else:
         show(first)
 
@@ -169,7 +146,7 @@ class _View:
 
 def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
     from gputile.core.kube_predicates.node_fit import selects
-    from gputile.tools.simulator.label_selector import SelectorError, parse_selector
+    from gputile.tools.simulator.what_if import SelectorError, parse_selector
 
     try:
         wanted = parse_selector(selector)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from gputile.cli.options import candidates
 from gputile.cli.options.common import Printed, option, takes
 from gputile.cli.output.progress import counted
 from gputile.cli.output.streams import Output, fail, write_data
@@ -51,7 +50,7 @@ class ReplayOptions:
         option(
             "NAME",
             "Any of random, bestfit, fgd, binpack, spread, packing; default: all.",
-            autocompletion=candidates.policies,
+            autocompletion=lambda: _policies(None),
         ),
     ] = None
     seed: Annotated[list[int] | None, option("N", "0 or more; default: 42 to 46.", min=0)] = None

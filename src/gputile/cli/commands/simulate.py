@@ -61,7 +61,7 @@ def simulate(options: SimulateOptions) -> None:
     if live is not None:
         given = live.given
     elif options.validate is not Validation.SERVER:
-        options.reach.not_used()
+        options.not_used()
     scenario = _read(options, live, given)
     configuration = _as_asked(_configuration(scenario, live, given), options)
     _add_nodes(options, scenario, configuration)
@@ -102,7 +102,7 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
     """Return what the cluster that kubectl talks to holds now."""
     from gputile.cli.reads.live_cluster import read_cluster
 
-    live = read_cluster(options.reach, given, options.installed_in, groups=True)
+    live = read_cluster(options, given, options.installed_in, groups=True)
     if live.unread:
         fail("\n".join([*live.unread, "what these hold is not known, so nothing can be judged"]))
     return live
@@ -190,7 +190,7 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
     from gputile.cli.reads.dry_run import ask_server
 
     ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
-    verdict = ask_server(options.reach, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict"))
+    verdict = ask_server(options, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict"))
     if refused := verdict.refused:
         more = [f"and {len(refused) - _REFUSED_SHOWN:,} more mistakes"] if refused[_REFUSED_SHOWN:] else []
         fail("\n".join([*refused[:_REFUSED_SHOWN], *more]), BAD_INPUT)
@@ -258,8 +258,14 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
     """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
     from gputile.api.wording import nearest
-    from gputile.tools.simulator.label_selector import SelectorError
-    from gputile.tools.simulator.what_if import UnknownNode, selected, with_mode, with_unit, without_nodes
+    from gputile.tools.simulator.what_if import (
+        SelectorError,
+        UnknownNode,
+        selected,
+        with_mode,
+        with_unit,
+        without_nodes,
+    )
 
     selector = options.without_nodes
     try:

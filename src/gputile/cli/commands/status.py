@@ -1,21 +1,12 @@
 """Runs ``gputile status``, which tells whether the installation is deployed (U11)."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options import candidates
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Context,
-    Kubeconfig,
-    Printed,
-    Reach,
-    RequestTimeout,
-    namespace,
-    option,
-)
+from gputile.cli.options.common import Printed, Reach, namespace, option, takes
 from gputile.cli.options.configuration import INSTALLED_IN
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_data
@@ -29,24 +20,26 @@ NOT_DEPLOYED = NOT_PLACED
 LOOK_EVERY_S = 1.0
 
 
-def status(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOptions(Reach):
+    """What the command line asks, in the order of the help."""
+
     installed_in: Annotated[
         str,
         option(
             "NAMESPACE",
             "Where gputile is installed.",
-            autocompletion=candidates.namespaces,
             callback=namespace,
         ),
-    ] = INSTALLED_IN,
-    release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = "",
-    output: Printed = Output.TABLE,
-    wait: Annotated[float, option("SECONDS", "How long to wait until it is deployed.", min=0)] = 0,
-    watch: Watch = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
-) -> None:
+    ] = INSTALLED_IN
+    release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = ""
+    output: Printed = Output.TABLE
+    wait: Annotated[float, option("SECONDS", "How long to wait until it is deployed.", min=0)] = 0
+    watch: Watch = False
+
+
+@takes(StatusOptions)
+def status(options: StatusOptions) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 
     Exit code: 0 when every component is ready, 3 while one is not, when an upgrade has failed or not ended, when
@@ -55,22 +48,23 @@ def status(
     from gputile.cli.reads.installation import read_installation
     from gputile.tools.views.status import RolloutPhase, table
 
+    def look() -> "Installation":
+        return read_installation(options, options.installed_in, options.release)
+
     def show(found: "Installation") -> None:
-        if output.is_data:
-            write_data(found, output)
+        if options.output.is_data:
+            write_data(found, options.output)
         else:
             write(table(found, columns()))
 
-    if watch and wait:
+    if options.watch and options.wait:
         fail("--wait and --watch do not go together: --watch shows every change until an interrupt")
-    if watch:
-        reach = Reach(kubeconfig, context, request_timeout)
-        first = read_installation(reach, installed_in, release)
-        watched(first, lambda: read_installation(reach, installed_in, release), show, redraw=not output.is_data)
-    deadline = time.monotonic() + wait
+    if options.watch:
+        watched(look(), look, show, redraw=not options.output.is_data)
+    deadline = time.monotonic() + options.wait
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         while True:
-            installation = read_installation(Reach(kubeconfig, context, request_timeout), installed_in, release)
+            installation = look()
             if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)

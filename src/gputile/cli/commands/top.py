@@ -2,25 +2,17 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Config,
-    Context,
-    Kubeconfig,
-    Printed,
-    Reach,
-    RequestTimeout,
-    namespace_option,
-)
-from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.common import Printed, namespace_option, takes
+from gputile.cli.options.configuration import ClusterFiles, ClusterSource
 from gputile.cli.output.streams import Output, fail, note, write, write_data
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
-from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.reads.cluster_objects import read_state
 from gputile.cli.running import Watch, watched
 
 if TYPE_CHECKING:
@@ -49,65 +41,62 @@ class TopOf(StrEnum):
     PODS = "pods"
 
 
-def top(
-    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES,
-    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED,
-    namespace: Annotated[str, namespace_option("The pods' namespace; others are not listed, amounts count all.")] = "",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions(ClusterSource):
+    """What the command line asks, in the order of the help."""
+
+    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
+    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
+    namespace: Annotated[str, namespace_option("The pods' namespace; others are not listed, amounts count all.")] = ""
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
-    ] = False,
-    watch: Watch = False,
+    ] = False
+    watch: Watch = False
     once: Annotated[
         bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
-    ] = False,
-    cluster: ClusterFiles = None,
-    output: Printed = Output.TABLE,
-    config: Config = None,
-    installed_in: InstalledIn = INSTALLED_IN,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
-) -> None:
+    ] = False
+    cluster: ClusterFiles = None
+    output: Printed = Output.TABLE
+
+
+@takes(TopOptions)
+def top(options: TopOptions) -> None:
     """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
 
     Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
     for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
-    source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
-    if watch and (once or output.is_data):
+    if options.watch and (options.once or options.output.is_data):
         fail("--watch shows a table again and again: leave --once and -o out")
-    once = once or "-" in source.files
-    state = read_state(source)
-    live = watch or (not output.is_data and not once and sys.stdout is not None and sys.stdout.isatty())
-    looks = _looks(source)
-    of_namespace = "" if all_namespaces else namespace
-    found = _answer(state, sort, looks, of_namespace, twice=not live)
+    once = options.once or options.output.is_data or "-" in (options.cluster or ())
+    state = read_state(options)
+    live = options.watch or (not once and sys.stdout is not None and sys.stdout.isatty())
+    looks = _looks(options)
+    found = _answer(state, options, looks, twice=not live)
     if live:
 
         def again() -> "TopAnswer":
-            return _answer(state.again(source), sort, looks, of_namespace, twice=False)
+            return _answer(state.again(options), options, looks, twice=False)
 
-        watched(found, again, lambda each: _show(each, of, looks, lines() if redraws() else None), redraw=True)
-    elif output.is_data:
-        write_data(found, output)
+        watched(found, again, lambda each: _show(each, options.of, looks, lines() if redraws() else None), redraw=True)
+    elif options.output.is_data:
+        write_data(found, options.output)
         _say_why(looks)
     else:
-        _show(found, of, looks, None)
+        _show(found, options.of, looks, None)
 
 
-def _looks(source: Source) -> "UsageLooks | None":
+def _looks(options: TopOptions) -> "UsageLooks | None":
     """Return how use is looked at, None where the cluster is one in files."""
-    if source.files:
+    if options.cluster:
         return None
     from gputile.cli.reads.agent_usage import UsageLooks
 
-    return UsageLooks(source.reach, source.installed_in)
+    return UsageLooks(options, options.installed_in)
 
 
-def _answer(
-    state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", namespace: str, *, twice: bool
-) -> "TopAnswer":
-    """Return the rows; of pods, those of one namespace, "" for all."""
+def _answer(state: "ClusterObjects", options: TopOptions, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
+    """Return the rows; of pods, those of the namespace that is asked for."""
     import msgspec
 
     from gputile.tools.web.state import page_state
@@ -115,7 +104,8 @@ def _answer(
 
     page = page_state(state.configuration, state.nodes, state.pods, state.claims, time.time_ns())
     tiles = list(page.page.nodes.values())
-    found = top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
+    found = top_answer(tiles, options.sort, looks.look(tiles, twice=twice) if looks is not None else {})
+    namespace = "" if options.all_namespaces else options.namespace
     pods = [pod for pod in found.pods if not namespace or pod.namespace == namespace]
     return msgspec.structs.replace(found, pods=pods)
 
@@ -127,13 +117,15 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
     """Print the rows, as many as there is room for on ``most`` lines; None: all."""
-    from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows
+    from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
-    rows = {
-        TopOf.NODES: lambda: node_rows(found.nodes),
-        TopOf.GPUS: lambda: gpu_rows(found.gpus),
-        TopOf.PODS: lambda: pod_rows(found.pods),
-    }[of]()
+    match of:
+        case TopOf.NODES:
+            rows = table_of(NODE_COLUMNS, found.nodes)
+        case TopOf.GPUS:
+            rows = table_of(GPU_COLUMNS, found.gpus)
+        case TopOf.PODS:
+            rows = table_of(POD_COLUMNS, found.pods)
     if most is None:
         write_table(rows)
     else:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from gputile.api.wording import broken_label_name
-from gputile.cli.options import candidates
 from gputile.cli.output.streams import Output, fail, note
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Options = TypeVar("Options", bound="DataclassInstance")
-FOR_EVER_S: Final = 1e9
+FOR_EVER_S: Final = 1e6  # eleven days; poll(2) counts no more than twenty-four
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
@@ -41,8 +40,10 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
     """Return a decorator that makes a command of a function of ``options``, a dataclass.
 
     Each field becomes an option: its annotation is what a parameter of a command would have, its default the option's.
-    A field without a default is an option that has to be given.
+    A field without a default is an option that has to be given. Inherited fields come last in the help.
     """
+    known = {each.name: each for each in fields(options)}
+    names = dict.fromkeys(name for kind in options.__mro__ for name in inspect.get_annotations(kind))
     parameters = [
         inspect.Parameter(
             each.name,
@@ -50,7 +51,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
             default=inspect.Parameter.empty if each.default is MISSING else each.default,
             annotation=each.type,
         )
-        for each in fields(options)
+        for each in map(known.__getitem__, names)
     ]
 
     def decorate(function: Callable[[Options], None]) -> Callable[..., None]:
@@ -78,7 +79,7 @@ def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
 
 def namespace_option(text: str) -> Any:
     """Return the option ``--namespace`` of a command, with ``text`` as its help."""
-    return option("NAMESPACE", text, "--namespace", "-n", autocompletion=candidates.namespaces, callback=namespace)
+    return option("NAMESPACE", text, "--namespace", "-n", callback=namespace)
 
 
 def _time(text: str) -> str:
@@ -89,24 +90,24 @@ def _time(text: str) -> str:
 
 
 Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
-Context = Annotated[str | None, option("NAME", "The kubeconfig's context.", autocompletion=candidates.contexts)]
+Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
 Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 
+REQUEST_TIMEOUT = "10s"
 RequestTimeout = Annotated[
     str, option("TIME", "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.", callback=_time)
 ]
-REQUEST_TIMEOUT = "10s"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How a live cluster is reached, as the options say."""
+    """How a live cluster is reached; the options of a command that reads one are a subclass."""
 
-    kubeconfig: Path | None
-    context: str | None
-    request_timeout: str
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
     def not_used(self) -> None:
         """Say which of the options that name a live cluster count for nothing, since files describe the cluster."""

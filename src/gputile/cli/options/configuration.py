@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options import candidates
-from gputile.cli.options.common import namespace, option
+from gputile.cli.options.common import Config, Reach, namespace, option
 from gputile.cli.output.streams import fail, note
 
 if TYPE_CHECKING:
@@ -22,10 +21,29 @@ InstalledIn = Annotated[
     option(
         "NAMESPACE",
         "Where gputile is installed; a live cluster's configuration is there.",
-        autocompletion=candidates.namespaces,
         callback=namespace,
     ),
 ]
+
+ClusterFiles = Annotated[
+    list[str] | None,
+    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSource(Reach):
+    """How a live cluster is reached, and which configuration is in force there."""
+
+    config: Config = None
+    installed_in: InstalledIn = INSTALLED_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSource(LiveSource):
+    """Where a cluster is read: from the files ``cluster``, else live."""
+
+    cluster: ClusterFiles = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,8 @@ from typing import Annotated
 import typer
 
 from gputile.api.well_known import Mode
-from gputile.cli.options import candidates
-from gputile.cli.options.common import (
-    REQUEST_TIMEOUT,
-    Context,
-    Kubeconfig,
-    Plain,
-    Reach,
-    RequestTimeout,
-    namespace_option,
-    option,
-)
-from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.common import Plain, namespace_option, option
+from gputile.cli.options.configuration import LiveSource
 from gputile.cli.output.streams import DecisionFormat
 
 
@@ -71,7 +61,7 @@ Unit = Annotated[
 ]
 WithoutNode = Annotated[
     list[str] | None,
-    option("NAME", "As if this node left: its pods look for another place.", autocompletion=candidates.nodes),
+    option("NAME", "As if this node left: its pods look for another place."),
 ]
 WithoutNodes = Annotated[str | None, option("SELECTOR", "The same for all nodes with these labels: a=b,c in (d,e),!f.")]
 WithNode = Annotated[
@@ -128,8 +118,8 @@ Config = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulateOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions(LiveSource):
     """What the command line asks, in the order of the help."""
 
     cluster: ClusterFiles = None
@@ -152,12 +142,3 @@ class SimulateOptions:
     output: Printed = DecisionFormat.TABLE
     plain: Plain = False
     config: Config = None
-    installed_in: InstalledIn = INSTALLED_IN
-    kubeconfig: Kubeconfig = None
-    context: Context = None
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT
-
-    @property
-    def reach(self) -> Reach:
-        """How the live cluster is reached."""
-        return Reach(self.kubeconfig, self.context, self.request_timeout)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gputile.cli.options.common import Reach
-from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.cli.reads.bounded_reads import connected, read_or_leave
 from gputile.tools.web.records import NodeTile, NodeUsage
 from gputile.tools.web.usage import AgentReading, Made, UsageMeter, UsageReader, UsageUnknown, made_of
 
@@ -41,7 +41,7 @@ class UsageLooks:
         return read_or_leave(self._look({name: made[name] for name in asked}, twice=twice))
 
     async def _look(self, nodes: Mapping[str, Made], *, twice: bool) -> Mapping[str, NodeUsage]:
-        async with reads(self._reach) as connection:
+        async with connected(self._reach) as connection:
             reader = UsageReader(connection, self._installed_in)
             found, counts_time = await self._round(reader, nodes)
             if twice and counts_time:

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from gputile.cli.options.common import option
-from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options.configuration import assumed, in_force, read_given
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail, note
 
@@ -14,23 +12,7 @@ if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.api.resource_claims import ResourceClaim
-    from gputile.cli.options.common import Reach
-    from gputile.cli.options.configuration import GivenConfiguration
-
-ClusterFiles = Annotated[
-    list[str] | None,
-    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints."),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a cluster is read, as the options say: ``files``, else the live one."""
-
-    files: Sequence[str]
-    config: Path | None
-    reach: "Reach"
-    installed_in: str
+    from gputile.cli.options.configuration import ClusterSource, GivenConfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +25,7 @@ class ClusterObjects:
     namespace: str
     claims: "Sequence[ResourceClaim]" = ()
 
-    def again(self, source: Source) -> "ClusterObjects":
+    def again(self, source: "ClusterSource") -> "ClusterObjects":
         """Return what the cluster has now, by the configuration that is known; leave where it cannot be read.
 
         Raises:
@@ -54,7 +36,7 @@ class ClusterObjects:
         return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
 
 
-def read_state(source: Source, given: "GivenConfiguration | None" = None) -> ClusterObjects:
+def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = None) -> ClusterObjects:
     """Return the state of a cluster; leave the program where it cannot be read.
 
     ``given`` is the configuration where it is known already.
@@ -63,28 +45,25 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
 
     looked_before = given is not None
     given = given or read_given(source.config)
-    if not source.files:
+    if not source.cluster:
         from gputile.cli.reads.live_cluster import read_cluster
 
-        live = read_cluster(source.reach, given, source.installed_in)
+        live = read_cluster(source, given, source.installed_in)
         if not looked_before:
             for each in live.unread:
                 note(each)
             if (why := live.unlisted.get("ResourceClaims")) is not None:
                 note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not counted")
-        configuration = in_force(live.given, None, unit_in_force(live.nodes))
-        if isinstance(live.configuration, UnknownConfiguration):
-            configuration = assumed(configuration, live.configuration.why)
-        found = ClusterObjects(live.nodes, live.pods, configuration, live.namespace, live.claims or ())
+        found = ClusterObjects(live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ())
         return _adopted(found, told=not looked_before)
     if not looked_before:
-        source.reach.not_used()
+        source.not_used()
     from gputile.tools.simulator.manifests import ManifestError, told_together
     from gputile.tools.simulator.scenario import load_scenario
 
     try:
-        with Progress(f"reading {', '.join(source.files)}", piped=SAY_AFTER_PIPED_S):
-            scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
+        with Progress(f"reading {', '.join(source.cluster)}", piped=SAY_AFTER_PIPED_S):
+            scenario = load_scenario(source.cluster, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
         if looked_before:  # it may be just being written
             from gputile.cli.reads.bounded_reads import Unreadable

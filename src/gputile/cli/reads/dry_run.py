@@ -17,7 +17,7 @@ from gputile.api.wording import shown
 from gputile.api.workloads import ServedKind, ServedKinds
 from gputile.cli.options.common import Reach
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.reads.bounded_reads import read_or_leave, writes
+from gputile.cli.reads.bounded_reads import connected, read_or_leave
 from gputile.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
 from gputile.tools.simulator.server_dry_run import (
@@ -52,7 +52,6 @@ class _Inquiry:
 
     connection: "Connection"
     strictness: str
-    seconds: float
     names: Mapping[str, Sequence[str]]
     served: dict[str, Mapping[str, ServedKind] | None] = field(default_factory=dict)
     unjudged: dict[Origin, str] = field(default_factory=dict)
@@ -113,9 +112,9 @@ class _Inquiry:
         data = msgspec.json.encode(body)
         if named and await self._is_there(named):
             query["force"] = "true"
-            await self.connection.patch(f"{named}?{urlencode(query)}", data, content_type=_APPLY, within=self.seconds)
+            await self.connection.patch(f"{named}?{urlencode(query)}", data, content_type=_APPLY)
         else:
-            await self.connection.post(f"{path}?{urlencode(query)}", data, within=self.seconds)
+            await self.connection.post(f"{path}?{urlencode(query)}", data)
 
     async def _is_there(self, path: str) -> bool:
         try:
@@ -137,8 +136,8 @@ def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", s
 async def _ask(
     reach: Reach, asked: Sequence[Question], names: Mapping[str, Sequence[str]], strictness: str
 ) -> ServerVerdict:
-    async with writes(reach) as (connection, seconds):
-        inquiry, turn, done = _Inquiry(connection, strictness, seconds, names), asyncio.Semaphore(_AT_A_TIME), 0
+    async with connected(reach) as connection:
+        inquiry, turn, done = _Inquiry(connection, strictness, names), asyncio.Semaphore(_AT_A_TIME), 0
         await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
         with Progress("Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S) as progress:
 

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from gputile.api.core import Node
 from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
@@ -14,7 +12,6 @@ from gputile.api.workloads import (
     Event,
     HelmRevision,
     RunningPod,
-    ServerVersion,
     ServiceAccount,
     WebhookConfiguration,
 )
@@ -25,17 +22,15 @@ from gputile.cli.options.configuration import (
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.reads.bounded_reads import BoundedReads, listed, read_or_leave, reads
+from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
 from gputile.cli.reads.live_cluster import INSTALLED
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
-from gputile.kube.objects import T, list_all
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,
     missing_components,
-    mixed_images,
-    old_server,
     other_extenders,
     refused_configuration,
     unfinished_releases,
@@ -50,13 +45,13 @@ def read_installation(reach: Reach, namespace: str, release: str) -> Installatio
     """
 
     async def read() -> Installation:
-        async with reads(reach) as connection:
+        async with connected(reach) as connection:
             return await _installation(connection, namespace, release)
 
     return read_or_leave(read())
 
 
-async def _installation(connection: BoundedReads, namespace: str, release: str) -> Installation:
+async def _installation(connection: Connection, namespace: str, release: str) -> Installation:
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
     ours = {"labelSelector": selector}
     apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
@@ -90,14 +85,14 @@ def _unread_configuration(
         yield refused_configuration(given.why)
 
 
-async def _traces(connection: BoundedReads, namespace: str) -> Traces:
+async def _traces(connection: Connection, namespace: str) -> Traces:
     """Return what programs outside of pods have left, as far as the user may read it."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    (leases, _), (configurations, _) = await asyncio.gather(
-        listed(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
-        listed(connection, hooks, WebhookConfiguration),
+    leases, configurations = await asyncio.gather(
+        readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
+        readable(connection, hooks, WebhookConfiguration),
     )
-    return traces_of(leases or (), configurations or (), namespace)
+    return traces_of(leases, configurations, namespace)
 
 
 # What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.
@@ -106,7 +101,7 @@ _DEPLOYED = "owner=helm,status=deployed"
 
 
 async def installation_problems(
-    connection: BoundedReads,
+    connection: Connection,
     namespace: str,
     workloads: Sequence[Deployment | DaemonSet],
     release: str,
@@ -122,46 +117,35 @@ async def installation_problems(
     Raises:
         KubeError: the cluster cannot be read.
     """
-    version, revisions, accounts, others = await asyncio.gather(
-        _version(connection),
+    revisions, accounts, others = await asyncio.gather(
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
-        _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
-        asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
+        readable(
+            connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, {"labelSelector": selector}
+        ),
+        asyncio.gather(
+            *(readable(connection, "/api/v1/pods", RunningPod, {"labelSelector": labels}) for labels in OTHER_EXTENDERS)
+        ),
     )
     # A release that Helm has begun to remove, or has only begun to install, may have accounts and no workloads.
     labelled = [each.metadata.labels for each in (*workloads, *accounts)]
     names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
     return [
-        *old_server(version),
         *unfinished_releases(revisions, names, namespace),
         *missing_components(workloads, accounts, scheduler_name),
-        *mixed_images(workloads),
         *other_extenders(pod for pods in others for pod in pods),
     ]
 
 
-async def _version(connection: BoundedReads) -> ServerVersion:
-    """Return the API server's version, empty where it does not say it."""
-    try:
-        return msgspec.json.decode(await connection.get("/version"), type=ServerVersion)
-    except (ApiError, ValueError, RecursionError):
-        return ServerVersion()
-
-
-async def _revisions(connection: BoundedReads, path: str) -> list[HelmRevision]:
+async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
     """Return the revisions that Helm did not bring to their end; and if there are any, those that it did."""
-    found = await _readable(connection, path, HelmRevision, _NOT_ENDED)
-    return [*found, *await _readable(connection, path, HelmRevision, _DEPLOYED)] if found else []
-
-
-async def _readable(connection: BoundedReads, path: str, kind: type[T], selector: str) -> list[T]:
-    return (await listed(connection, path, kind, {"labelSelector": selector}))[0] or []
+    found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
+    return [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})] if found else []
 
 
 _MOST_S = 5.0
 
 
-async def unready_reasons(connection: BoundedReads, namespace: str, pods: Iterable[RunningPod]) -> dict[str, str]:
+async def unready_reasons(connection: Connection, namespace: str, pods: Iterable[RunningPod]) -> dict[str, str]:
     """Ask, through the API server, each pod that runs and is not ready; return the reasons by the pods' names.
 
     One that does not answer has none, as have all where the user may not reach pods this way.
@@ -181,7 +165,7 @@ def _health_ports(pod: RunningPod) -> list[int]:
     ]
 
 
-async def _reason(connection: BoundedReads, namespace: str, name: str, port: int) -> str | None:
+async def _reason(connection: Connection, namespace: str, name: str, port: int) -> str | None:
     path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/readyz"
     try:
         await connection.get(path, within=_MOST_S)

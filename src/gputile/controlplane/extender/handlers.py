@@ -31,7 +31,7 @@ from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
-from gputile.core.scheduling.scheduler_victims import Interchange, judge_preemption, victims
+from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
@@ -141,13 +141,12 @@ class ExtenderHandlers:
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
-        priority, interchange = args.pod.spec.priority or 0, None
-        if self._evictable is not None:
-            interchange = Interchange(args.pod, self._evictable.facts)
+        priority = args.pod.spec.priority or 0
+        facts = self._evictable.facts if self._evictable is not None else {}
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._engine, verdict.request, node, first, priority, interchange)
+            leaving = victims(self._engine, verdict.request, node, first, priority, facts)
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations

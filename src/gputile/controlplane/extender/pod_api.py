@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from gputile.api.core import Binding, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import FENCE_ANNOTATION
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import KubeError
-from gputile.kube.objects import list_all
 from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.

@@ -1,24 +1,19 @@
-"""Reads what a pod asks of GPUs, and finds every rule of amounts and shares that it breaks.
+"""Reads what a pod asks of GPUs, and finds the rules of amounts and shares that it breaks.
 
 G2, G4, M7, M8 and M10; amounts are judged by the parser that decides.
 """
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
-from gputile.api.core import Container, Pod, PodSpec, ResourceRequirements
+from gputile.api.core import Container, Pod
 from gputile.api.gpu_time import parse_active_threads, parse_weight
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import (
-    GPU_CORE,
-    GPU_MEMORY,
     GPU_RESOURCES,
     MIG_PREFIX,
     MPS_THREADS_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
 )
-from gputile.core.admission.verdict import MOST_FOUND
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.refusal import AdmissionRule, Refusal
 
@@ -67,56 +62,13 @@ def _is_zero(amount: str | int | float) -> bool:
         return False
 
 
-_TOGETHER = frozenset((GPU_MEMORY, GPU_CORE))  # judged as one: compute goes with memory
-
-
 def broken_amounts(pod: Pod, unit_mib: int) -> list[Refusal[AdmissionRule]]:
-    """Return what is wrong with the amounts, each mistake once; ``unit_mib`` is the memory unit in force.
-
-    The parser stops at the first mistake. To report all of them at once, this function lets it parse each resource of
-    each container alone, then each container, then the pod.
-    """
-    last = _error(pod, unit_mib)
-    if last is None:
-        return []  # a pod without a mistake has none in its parts
-    found: dict[str, None] = {}
-    for error in (_error(part, unit_mib) for part in _parts(pod)):
-        if error is not None:
-            found.setdefault(error)
-        if len(found) == MOST_FOUND:
-            break
-    found.setdefault(last)
-    return [Refusal(AdmissionRule.AMOUNT, text) for text in found]
-
-
-def _error(pod: Pod, unit_mib: int) -> str | None:
+    """Return the first mistake in the amounts; ``unit_mib`` is the memory unit in force."""
     try:
         parse_request(pod, unit_mib)
     except RequestError as error:
-        return str(error)
-    return None
-
-
-def _parts(pod: Pod) -> Iterator[Pod]:
-    for container in pod.spec.init_containers:
-        for part in _alone(container):
-            yield Pod(metadata=pod.metadata, spec=PodSpec(init_containers=(part,)))
-    for container in pod.spec.containers:
-        for part in _alone(container):
-            yield Pod(metadata=pod.metadata, spec=PodSpec(containers=(part,)))
-
-
-def _alone(container: Container) -> Iterator[Container]:
-    """Yield the container with one resource at a time, and then as it is."""
-    asked = set(asked_by(container))
-    for names in (_TOGETHER, *(frozenset((name,)) for name in sorted(asked - _TOGETHER))):
-        if asked & names and asked - names:
-            only = ResourceRequirements(
-                limits={name: amount for name, amount in container.resources.limits.items() if name in names},
-                requests={name: amount for name, amount in container.resources.requests.items() if name in names},
-            )
-            yield msgspec.structs.replace(container, resources=only)
-    yield container
+        return [Refusal(AdmissionRule.AMOUNT, str(error))]
+    return []
 
 
 _LONGEST = 20

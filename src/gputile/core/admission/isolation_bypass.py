@@ -212,9 +212,18 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _leads_to_the_node(path: str) -> bool:
-    return any(_within(path, other) for other in NODE_PATHS) or any(
-        _within(protected, path) for protected in (*GPU_PATHS, *NODE_PATHS)
-    )
+    return path in _ABOVE or not _NODE_PATHS.isdisjoint(_directories(path))
+
+
+def _directories(path: str) -> Iterator[str]:
+    """Yield the first few directories that lead to a path, and the path itself if it is no deeper."""
+    parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
+    return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
+
+
+_DEEPEST: Final = max(path.count("/") for path in (*GPU_PATHS, *NODE_PATHS))
+_NODE_PATHS: Final = frozenset(NODE_PATHS)
+_ABOVE: Final = frozenset(directory for path in (*GPU_PATHS, *NODE_PATHS) for directory in _directories(path))
 
 
 def _within(path: str, directory: str) -> bool:

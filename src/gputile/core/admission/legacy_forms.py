@@ -21,7 +21,6 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
-_DEEPEST_AFFINITY = 32
 _AFFINITY = msgspec.json.Decoder(Affinity)
 _ANYTHING = msgspec.json.Decoder(Any)
 
@@ -76,28 +75,7 @@ def _parsed(text: str) -> tuple[Any, Affinity]:
     if len(text) > _LONGEST_AFFINITY:
         raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
     affinity = decode(text, _AFFINITY)
-    value = decode(text, _ANYTHING)
-    if _is_deeper(value, _DEEPEST_AFFINITY):
-        raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
-    if _exceeds_int32(value):
-        raise ValueError("it has a number that is no integer of 32 bits")
-    return value, affinity
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    """Return whether objects and lists are nested in more than ``most`` levels; it recurses no deeper than that."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    return isinstance(value, list) and (most == 0 or any(_is_deeper(each, most - 1) for each in value))
-
-
-def _exceeds_int32(value: Any) -> bool:
-    """Return whether a number in ``value`` is no int32: the API server reads no other in an affinity."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return any(map(_exceeds_int32, value))
-    return isinstance(value, float) or (isinstance(value, int) and not -(2**31) <= value < 2**31)
+    return decode(text, _ANYTHING), affinity
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.conversion import ConversionError, decode
+from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
 from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.autoscaler_node_types import avoid
@@ -17,7 +17,6 @@ from gputile.core.admission.completion import assign, bring_to_extender, gate, s
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.legacy_forms import rewrite
-from gputile.core.admission.pod_size import MOST_ANNOTATIONS, too_large, too_many_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
     broken_wait,
@@ -31,6 +30,7 @@ from gputile.core.devices.node_type import NodeType
 from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_TIME: Final = GpuTime()
+MOST_ITEMS: Final = 16_384  # of an object as JSON: each item takes time, and other pods wait meanwhile
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
 
 _POD = msgspec.json.Decoder(Pod)
@@ -74,6 +74,11 @@ class Verdict:
 
 
 ALLOWED: Final = Verdict()
+_TOO_LARGE_TEXT = (
+    f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, and is not judged: "
+    "write fewer"
+)
+TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT),))
 
 
 def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
@@ -85,13 +90,11 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
         return _not_asked(request)
-    if refused := too_many_items(request.object):
-        return Verdict(refusals=tuple(refused))
+    if _has_too_many_items(request.object):
+        return TOO_LARGE
     pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
     if _is_mirror(pod, request):
         return ALLOWED
-    if refused := too_large(pod, view):
-        return Verdict(refusals=tuple(refused))
     rewriting = rewrite(pod)
     claims = policy.claims and bool(pod.spec.resource_claims)
     tolerate(pod, rewriting, claims=claims)
@@ -118,8 +121,8 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         UnreadableReview: the object is no pod, or no Binding.
     """
     is_binding = request.operation == "CREATE" and request.kind.kind == "Binding"
-    if (is_binding or _is_pod(request)) and (refused := too_many_items(request.object, request.old_object)):
-        return Verdict(refusals=tuple(refused))
+    if (is_binding or _is_pod(request)) and _has_too_many_items(request.object, request.old_object):
+        return TOO_LARGE
     if is_binding:
         binding = _decoded(request.object, _VIEW)
         return Verdict(refusals=tuple(_broken_binding(binding, request, policy)))
@@ -139,8 +142,6 @@ def _broken(
     refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
     if _is_mirror(pod, request):
         return refusals
-    if refused := too_large(pod, view):
-        return refused
     refusals += broken_amounts(pod, policy.unit_mib)
     if asks_for_gpu(pod):
         refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
@@ -165,11 +166,7 @@ def _broken_binding(
 def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[Refusal[AdmissionRule]]:
     """Return every rule that a change of a pod breaks; unchanged parts are not judged again."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
-    # so many new annotations take long to compare, too
-    many = len(new.metadata.annotations) > MOST_ANNOTATIONS + len(old.metadata.annotations)
-    added = new if many else _added(old, new)
-    if refused := too_large(Pod(), added):
-        return refused
+    added = _added(old, new)
     user = request.user_info.username
     refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
     if user not in policy.trusted:
@@ -197,6 +194,11 @@ def _added(old: PodView, new: PodView) -> PodView:
     added.spec.ephemeral_containers = tuple(c for c in new.spec.ephemeral_containers if c.name not in known)
     added.metadata.annotations = dict(new.metadata.annotations.items() - old.metadata.annotations.items())
     return added
+
+
+def _has_too_many_items(*objects: msgspec.Raw) -> bool:
+    """Return whether an object is too large to be judged; it is counted without decoding."""
+    return any(has_more_items(bytes(each), MOST_ITEMS) for each in objects)
 
 
 def _is_pod(request: AdmissionRequest) -> bool:

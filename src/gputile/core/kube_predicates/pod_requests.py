@@ -1,25 +1,17 @@
-"""Computes how much of a node's resources a pod takes, in exact integers.
+"""Computes what a pod takes of its node: resources, in exact integers, and ports.
 
 GPU resources count too, as totals of the node: that is all that kube-scheduler sees of them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.core import (
-    POD_RESIZE_PENDING,
-    Container,
-    Node,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Quantity,
-    ResourceList,
-    ResourcesInUse,
-)
+from gputile.api.core import Container, Node, Pod, PodSpec, Quantity, ResourceList
 from gputile.api.quantity import LONGEST_QUANTITY, MIB, QuantityError, parse_quantity
 from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
 from gputile.core.refusal import PredicateRule, Refusal, refusal_by
@@ -32,12 +24,12 @@ MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 MOST_HOST_MIB = 2**40
 """The same for MiB of a machine's memory: an exbibyte."""
+PORT_TAKEN = refusal_by(PredicateRule.HOST_PORTS)
+_ALL_ADDRESSES = ("", "0.0.0.0")  # noqa: S104 - compared, and never listened on
 TOO_MANY_PODS = refusal_by(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 _Reader = Callable[[ResourceList], Amounts]
-NEW_POD = PodStatus()
-"""The status of a pod that does not run."""
 
 
 class HostResources(msgspec.Struct, frozen=True, gc=False):
@@ -53,12 +45,12 @@ class HostResources(msgspec.Struct, frozen=True, gc=False):
 NO_HOST_RESOURCES = HostResources()
 
 
-def pod_requests(spec: PodSpec, status: PodStatus = NEW_POD) -> Amounts:
+def pod_requests(spec: PodSpec) -> Amounts:
     """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
 
-    A pod that runs takes what its ``status`` says, too.
+    While it is resized in place, what it asks for counts.
     """
-    peak = _peak(spec, status, _amounts)
+    peak = _peak(spec, _amounts)
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
@@ -67,11 +59,11 @@ def host_request(pod: Pod) -> HostResources:
 
     Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
     """
-    peak = _peak(pod.spec, pod.status, _host_amounts)
+    peak = _peak(pod.spec, _host_amounts)
     return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // MIB), MOST_HOST_MIB))
 
 
-def _peak(spec: PodSpec, status: PodStatus, read: _Reader) -> Amounts:
+def _peak(spec: PodSpec, read: _Reader) -> Amounts:
     """Return what the pod takes of the resources that ``read`` gives amounts of.
 
     Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
@@ -82,22 +74,18 @@ def _peak(spec: PodSpec, status: PodStatus, read: _Reader) -> Amounts:
     peak: Amounts = {}
     for container in spec.init_containers:
         if container.restart_policy == "Always":
-            _add(sidecars, _container_requests(container, status, read))
+            _add(sidecars, _container_requests(container, read))
             _raise_to(peak, sidecars)
         else:
-            requests = _container_requests(container, NEW_POD, read)
+            requests = _container_requests(container, read)
             _add(requests, sidecars)
             _raise_to(peak, requests)
     running = dict(sidecars)
     for container in spec.containers:
-        _add(running, _container_requests(container, status, read))
+        _add(running, _container_requests(container, read))
     _raise_to(peak, running)
     if spec.resources is not None:
-        whole = _pod_level(read(spec.resources.limits), read(spec.resources.requests), peak)
-        if status.resources is not None:
-            held = _resized(whole, status, status.resources, status.allocated_resources, read)
-            whole = {name: held.get(name, 0) for name in whole}
-        peak |= whole
+        peak |= _pod_level(read(spec.resources.limits), read(spec.resources.requests), peak)
     _add(peak, read(spec.overhead))
     return peak
 
@@ -112,30 +100,12 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
     )
 
 
-def _container_requests(container: Container, status: PodStatus, read: _Reader) -> Amounts:
+def _container_requests(container: Container, read: _Reader) -> Amounts:
     """Return one container's requests; where only a limit is set, the request is the limit.
 
     An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
     """
-    asked = read({**container.resources.limits, **container.resources.requests})
-    for each in (*status.container_statuses, *status.init_container_statuses):
-        if each.name == container.name and each.resources is not None:
-            return _resized(asked, status, each.resources, each.allocated_resources, read)
-    return asked
-
-
-def _resized(
-    asked: Amounts, status: PodStatus, in_use: ResourcesInUse, kept: ResourceList | None, read: _Reader
-) -> Amounts:
-    """Return the most of what is asked for, in use, and kept on the node; what no node can give is not asked for.
-
-    That is ``determineEffectiveRequests`` of k8s.io/component-helpers, for resizes in place (KEP-1287).
-    """
-    waits = (each.reason for each in status.conditions if each.type == POD_RESIZE_PENDING)
-    most = {} if next(waits, "") == "Infeasible" else dict(asked)
-    _raise_to(most, read(in_use.requests))
-    _raise_to(most, read(kept or {}))
-    return most
+    return read({**container.resources.limits, **container.resources.requests})
 
 
 def is_pod_level(name: str) -> bool:
@@ -214,3 +184,44 @@ def _add(amounts: Amounts, more: Mapping[str, int]) -> None:
 def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
     for name, amount in least.items():
         amounts[name] = max(amounts.get(name, 0), amount)
+
+
+class HostPort(NamedTuple):
+    """A port of a node at one address: "" for all of them, None for any of them."""
+
+    number: int
+    protocol: str
+    address: str | None
+
+
+def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Return the ports that the pod's containers and sidecars take of its node.
+
+    The API server writes the ports of containers in the host's network as host ports, so no pod's network is read here.
+    """
+    sidecars = (each for each in spec.init_containers if each.ports and each.restart_policy == "Always")
+    return tuple(
+        HostPort(port.host_port, port.protocol or "TCP", "" if port.host_ip in _ALL_ADDRESSES else port.host_ip)
+        for container in (*sidecars, *spec.containers)
+        for port in container.ports
+    )
+
+
+class TakenPorts(Counter[HostPort]):
+    """How many pods of one node have each port; pods that no scheduler placed may share one."""
+
+    def counted(self, ports: Iterable[HostPort], sign: int) -> "TakenPorts":
+        """Return what is taken with a pod that came (1), or without one that went (-1)."""
+        found = TakenPorts(self)
+        for port in ports:
+            for each in (port, port._replace(address=None)):
+                found[each] += sign
+                if not found[each]:
+                    del found[each]
+        return found
+
+    def have(self, port: HostPort) -> bool:
+        """Return whether a pod has the port, at its address or at all of them."""
+        if not port.address:
+            return port._replace(address=None) in self
+        return port in self or port._replace(address="") in self

@@ -1,7 +1,8 @@
 """Makes kube-scheduler's own checks beside the GPU decision, so that a what-if tells the truth.
 
-Of volumes only disks that pods name themselves are looked at, and of resource claims nothing. What nodes answer by
-labels, names and taints is kept until a node changes, and what a pod's rules about others have counted is kept by pod.
+What it cannot judge counts as no reason: volumes, resource claims, and resizes in place that are under way. What nodes
+answer by labels, names and taints is kept until a node changes, and what a pod's rules about others have counted is
+kept by pod.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +13,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.core import Node, Pod, PodSpec, PodStatus
-from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.api.core import Node, Pod, PodSpec
+from gputile.core.kube_predicates.inter_pod import Check, anti_affinity_terms, interpod_checks, looks_at_pods
 from gputile.core.kube_predicates.node_answers import NodeRefusals, SpareAmounts, StaticAnswers, node_refusals
 from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
-    NEW_POD,
     PODS,
+    PORT_TAKEN,
     Amounts,
+    HostPort,
+    TakenPorts,
+    host_ports,
     insufficient,
     node_allocatable,
     pod_requests,
 )
-from gputile.core.kube_predicates.ports_and_disks import READERS, Exclusive, TakenExclusives, exclusives
 from gputile.core.recent import LastAsked
 from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
@@ -37,10 +40,10 @@ MOVES_KEPT = 2048  # pods that come or go until what rules about others have cou
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
-    """What a pod takes of its node: amounts, and what no other pod of the node may take too."""
+    """What a pod takes of its node: amounts, and ports."""
 
     amounts: Amounts
-    exclusives: tuple[Exclusive, ...]
+    ports: tuple[HostPort, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +52,21 @@ class _Load:
 
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
-    taken: TakenExclusives = field(default_factory=TakenExclusives)
+    ports: TakenPorts = field(default_factory=TakenPorts)
 
     def counted(self, needs: _Needs, sign: int) -> "_Load":
         """Return the load with a pod that came (1), or without one that went (-1)."""
         used = dict(self.used)
         for name, amount in (*needs.amounts.items(), (PODS, 1)):
             used[name] = used.get(name, 0) + sign * amount
-        taken = self.taken.counted(needs.exclusives, sign) if needs.exclusives else self.taken
-        return replace(self, used=used, taken=taken)
+        ports = self.ports.counted(needs.ports, sign) if needs.ports else self.ports
+        return replace(self, used=used, ports=ports)
 
     def obstacles(self, needs: _Needs) -> Iterator[Refusal[PredicateRule]]:
         """Yield every reason why there is no room for a pod, in the order of kube-scheduler's filters."""
-        taken = set(self.taken.conflicts(needs.exclusives))
-        yield from (each for each in taken if each.rule is PredicateRule.HOST_PORTS)
+        if any(map(self.ports.have, needs.ports)):
+            yield PORT_TAKEN
         yield from insufficient(needs.amounts, self.used, self.allocatable)
-        yield from (each for each in taken if each.rule is PredicateRule.DISK_TAKEN)
 
     def reason(self, needs: _Needs) -> Refusal[PredicateRule] | None:
         return next(self.obstacles(needs), None)
@@ -105,7 +107,7 @@ class Predicates:
         self._spare: SpareAmounts | None = None
         self._stale: set[str] = set()  # nodes whose pods these amounts do not know
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[tuple[Placed, int]] = []  # who came (1) or went (-1) since there are questions
+        self._moves: list[tuple[Pod, Node, int]] = []  # who came (1) or went (-1) since there are questions
 
     def snapshot(self) -> "Predicates":
         """Return a private copy, which may be changed and forgotten; it has no answers yet."""
@@ -142,8 +144,8 @@ class Predicates:
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
             return
-        known = None if pod.status.resized else self._needs.get(id(pod.spec))
-        needs = known[1] if known is not None else _needs(pod.spec, pod.status)
+        known = self._needs.get(id(pod.spec))
+        needs = known[1] if known is not None else _needs(pod.spec)
         guest = self._guests[uid] = _Guest(pod, node_name, needs)
         self._own(node_name)[uid] = guest
         if anti_affinity_terms(pod):
@@ -196,7 +198,7 @@ class Predicates:
         """Return why the pod may not go to nodes whatever other pods' labels are, in the order of ``node_names``."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
-        if needs.exclusives:
+        if needs.ports:
             return found.or_else(node_refusals(load.reason(needs) for load in self._loads.values()))
         if self._spare is None:
             self._spare = SpareAmounts({name: (load.allocatable, load.used) for name, load in self._loads.items()})
@@ -260,20 +262,14 @@ class Predicates:
         """Return what the pod takes of a node, its place as a pod included."""
         return self._asked(pod.spec)[0].amounts | {PODS: 1}
 
-    def spare(self, name: str) -> Amounts:
-        """Return what pods have left of a node; nothing of one that is not known."""
-        load = self._loads.get(name)
-        return {resource: max(0, load.left(resource)) for resource in load.allocatable} if load is not None else {}
-
     def capacity_bound(self, pod: Pod, name: str) -> int:
         """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
         load = self._loads.get(name)
         needs, _ = self._asked(pod.spec)
-        if load is None or any(load.taken.conflicts(needs.exclusives)):
+        if load is None or any(map(load.ports.have, needs.ports)):
             return 0
-        repels_itself = any(each.part != READERS for each in needs.exclusives)
         most = [load.left(PODS), *(load.left(resource) // amount for resource, amount in needs.amounts.items())]
-        return max(0, min([*most, 1] if repels_itself else most))
+        return max(0, min([*most, 1] if needs.ports else most))
 
     # -- within
 
@@ -294,7 +290,7 @@ class Predicates:
         if len(self._moves) >= MOVES_KEPT:
             self._forget_questions()
         if self._questions:
-            self._moves.append((Placed(guest.pod, self._nodes[guest.node]), sign))
+            self._moves.append((guest.pod, self._nodes[guest.node], sign))
 
     def _forget_questions(self) -> None:
         self._questions.clear()
@@ -316,9 +312,9 @@ class Predicates:
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""
         question = self._questions.find(id(pod), lambda: self._counted(pod), MOST_QUESTIONS)
-        for placed, sign in self._moves[question.seen :]:
+        for other, node, sign in self._moves[question.seen :]:
             for check in question.checks:
-                check.count(placed, sign)
+                check.count(other, node, sign)
         question.seen = len(self._moves)
         return question.checks
 
@@ -328,7 +324,7 @@ class Predicates:
             node = self._nodes.get(guest.node)
             if node is not None:
                 for check in checks:
-                    check.count(Placed(guest.pod, node), 1)
+                    check.count(guest.pod, node, 1)
         return _CountedRules(pod, checks, len(self._moves))
 
 
@@ -338,8 +334,8 @@ def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | Non
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
 
-def _needs(spec: PodSpec, status: PodStatus = NEW_POD) -> _Needs:
-    return _Needs(pod_requests(spec, status), exclusives(spec))
+def _needs(spec: PodSpec) -> _Needs:
+    return _Needs(pod_requests(spec), host_ports(spec))
 
 
 def _static_key(spec: PodSpec) -> bytes:

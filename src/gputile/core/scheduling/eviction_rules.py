@@ -14,11 +14,8 @@ import msgspec
 
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES, MIRROR_ANNOTATION
+from gputile.api.well_known import DELETION_COST_ANNOTATION, MIRROR_ANNOTATION
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
-from gputile.core.kube_predicates.inter_pod import anti_affinity_terms
-from gputile.core.kube_predicates.pod_requests import Amounts, pod_requests
-from gputile.core.kube_predicates.ports_and_disks import exclusives
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 
@@ -27,7 +24,6 @@ MOST_GRACE_S = 86_400  # a pod that may take longer to leave is never evicted
 SOON_S = 3600.0  # a pod that is being deleted and may take longer does not count as gone
 LATE_S = 60.0  # nor does one that should have been gone for so long: it may never go
 _NO_PRIORITY = -(2**31) - 1  # below all of Kubernetes'
-_MOST_AMOUNTS = 16  # resources of one pod that are kept
 _MOST_COST = 2**31 - 1  # what Kubernetes takes for the annotation: an int32
 
 
@@ -37,8 +33,7 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     ``leaves_at`` is when the pod is to be gone whose deletion was requested. ``grace_s`` is how long it may take to
     leave, ``MOST_GRACE_S`` + 1 where that is longer. ``gang`` starts together: ``gang_size`` pods of it, 0 where it
     does not say. A ``static`` pod is started again by its kubelet whatever becomes of its object, so it never leaves.
-    ``cost`` is what the pod says that its loss costs. ``amounts`` is what it takes of its node beside
-    GPUs, in the units of ``pod_requests``; None where it takes, or forbids, anything else.
+    ``cost`` is what the pod says that its loss costs.
     """
 
     namespace: str
@@ -50,7 +45,6 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     gang: GangName | None = None
     gang_size: int = 0
     static: bool = False
-    amounts: Amounts | None = None
 
 
 def eviction_facts(pod: Pod) -> EvictionFacts:
@@ -66,18 +60,7 @@ def eviction_facts(pod: Pod) -> EvictionFacts:
         gang=gang_of(pod),
         gang_size=labelled_size(pod),
         static=MIRROR_ANNOTATION in meta.annotations,
-        amounts=_amounts(pod),
     )
-
-
-def _amounts(pod: Pod) -> Amounts | None:
-    spec = pod.spec
-    if exclusives(spec) or spec.claims or anti_affinity_terms(pod):
-        return None
-    amounts = pod_requests(spec, pod.status)
-    for name in GPU_RESOURCES:
-        amounts.pop(name, None)
-    return amounts if len(amounts) <= _MOST_AMOUNTS else None
 
 
 def _cost(text: str) -> int:

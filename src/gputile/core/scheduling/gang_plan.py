@@ -1,41 +1,38 @@
 """Plans a gang on the ledger with what decides single pods: kube-scheduler's checks, filter and rank.
 
-It plans on a snapshot: pods of the gang are booked there while the search looks for places.
+Pod after pod is placed as a scheduler would, those first that are the hardest to place. Where one has no place, the
+pods before it try their next best nodes, a bounded number of times. So a gang of different pods may wait though some
+way to place it exists; one of equal pods with a GPU each never does.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, islice
 
 import msgspec
+import numpy as np
 
-from gputile.core.devices.allocation import Chosen, allocate
-from gputile.core.devices.inventory import advertised_units
-from gputile.core.devices.request import Request, RequestKind
-from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
+from gputile.core.devices.request import RequestKind
+from gputile.core.kube_predicates.inter_pod import affinity_terms
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger, LedgerError
-from gputile.core.ledger.snapshot import GpuState
-from gputile.core.placement.fit import gpu_fits
-from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
+from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
-from gputile.core.scheduling.gang_bound import most_placed
-from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
+from gputile.core.scheduling.gang_kinds import GangCandidate, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
-_TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
-_NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search
-_GPU_SETS = 2048  # sets of GPUs looked at on one node beside the one that is best by the node's policy
+_TRIES = 256  # places that a search may try, beside one for each pod
+_MOST_KINDS = 64  # that are summed up before a search; further ones count as if all of them had places
+_MOST_COUNTED = 256  # this many pods of a gang that cannot fit are placed, to say how many would
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """The places of a gang's pods, by UID; see ``placement.gang_search.Search`` for ``fits`` and ``certain``.
+    """The places of a gang's pods, by UID. Where the gang ``fits``, enough of them have one.
 
     ``lacking`` says of a pod without a place why it has none, "" where all have one. ``counted``: no more places were
     looked for, as not all of the gang can have one, so that there may be more, and ``lacking`` is "".
@@ -43,7 +40,6 @@ class GangPlan:
 
     places: dict[str, Decision]
     fits: bool
-    certain: bool
     lacking: str = ""
     counted: bool = False
 
@@ -68,19 +64,14 @@ def plan_gang(
     Unix time in nanoseconds. Ledger and predicates are as before in the end; a live ledger lends a snapshot.
     """
     ordered = sorted(members, key=hardness)
-    budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
     with _without_reservations(ordered, engine.ledger, predicates):
-        kinds = kinds_of(ordered, predicates.repelling())
-        search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns, closed)
-        found: Search[Decision] = search(search_state.kinds, needed, search_state, budget)
-        counted = found.hopeless and found.placed == MOST_COUNTED
-        lacking = search_state.explain(found.places) if found.placed < len(ordered) and not counted else ""
-    uids = [member.pod.metadata.uid for member in ordered]
-    places = {uid: place for uid, place in zip(uids, found.places, strict=True) if place is not None}
-    # Whether a rule about other pods is kept depends on who comes first, and the search goes by one order only.
-    in_any_order = not any(affinity_terms(member.pod) or hard_spread(member.pod) for member in ordered)
-    certain = found.certain and (found.fits or found.hopeless or in_any_order)
-    return GangPlan(places, found.fits, certain, lacking, counted)
+        search = _GangSearch(ordered, engine, predicates, now_ns, closed)
+        hopeless = search.most_placed() < needed
+        found = search.places(0, _MOST_COUNTED) if hopeless else search.places(needed, len(ordered))
+        counted = hopeless and len(found) == _MOST_COUNTED
+        lacking = search.explain(found) if len(found) < len(ordered) and not counted else ""
+    places = {ordered[member].pod.metadata.uid: place for member, place in found.items()}
+    return GangPlan(places, len(places) >= needed, lacking, counted)
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
@@ -113,64 +104,92 @@ def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, pred
             predicates.place(pods[uid], node)
 
 
-class _LedgerSearchState:
-    """The ledger as the state that the search changes and looks at."""
+class _GangSearch:
+    """Places pods of a gang on the ledger and takes them back."""
 
     def __init__(
         self,
         members: Sequence[GangCandidate],
-        kinds: Kinds,
         engine: PlacementEngine,
         predicates: Predicates,
         now_ns: int,
         closed: Collection[str],
     ) -> None:
-        self._engine = engine
-        self._ledger = engine.ledger
-        self._predicates = predicates
+        self._engine, self._ledger, self._predicates = engine, engine.ledger, predicates
         self._now_ns, self._closed = now_ns, closed
         self._members = members
-        self.kinds = kinds.number
-        self._specs = kinds.spec
-        # Predicates keep their answers by spec and by pod: those of one kind are asked about as one.
-        self._asking = kinds.asking
-        self._pods = [
-            msgspec.structs.replace(member.pod, spec=self._asking[kind].pod.spec)
-            for member, kind in zip(members, self.kinds, strict=True)
-        ]
-        self._placed: list[tuple[int, Decision]] = []
+        self._kinds = kinds_of(members, predicates.repelling())
+        self._placed: dict[int, Decision] = {}  # by the pod's position in the gang
+        self._full: set[int] = set()  # kinds that have no place as things stand
 
-    def most(self, enough: int) -> int:
-        """Return how many of the pods could have a place at once, at most."""
-        counts = Counter(self._specs)
-        first = {
-            spec: self._asking[kind] for spec, kind in zip(reversed(self._specs), reversed(self.kinds), strict=True)
-        }
-        specs = [(first[spec], count) for spec, count in counts.items()]
-        return most_placed(specs, self._ledger, self._predicates, enough, self._closed)
+    def most_placed(self) -> int:
+        """Return an upper bound of how many pods the GPUs take: those of each kind, if no others came."""
+        total = 0
+        for kind, count in Counter(self._kinds.number).items():
+            request = self._kinds.asking[kind].request
+            if request is None or kind >= _MOST_KINDS:
+                total += count
+                continue
+            names = [name for name in self._open_nodes(kind, alone=True) if name in self._ledger.row_of]
+            rows = np.fromiter((self._ledger.row_of[name] for name in names), np.intp, len(names))
+            group = self._ledger.group_number(request.shape.trust_group)
+            gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, group, rows)
+            total += min(count, int(gpus.sum()))
+        return total
 
-    def options(self, member: int) -> Iterator[Decision]:
-        """Yield the best GPUs of each node, best nodes first; then the other GPUs that would do."""
-        asking = self._asking[self.kinds[member]]
-        best = next(self._best_of_nodes(asking), None)
-        if best is None:
-            return
-        yield best
-        # The search comes back with everything as it was, if at all. Until then no list of nodes is kept: thousands of
-        # pods with one each are millions of references for the garbage collector to walk.
-        first = {best.node: best}
-        for decision in islice(self._best_of_nodes(asking), 1, None):
-            first[decision.node] = decision
-            yield decision
-        request = asking.request
-        if request is not None and request.shape.kind is RequestKind.SHARED:
-            for name, decision in first.items():
-                yield from self._other_gpus(request, name, decision)
+    def places(self, needed: int, most: int) -> dict[int, Decision]:
+        """Return places for ``needed`` of the first ``most`` pods, or the most that were found; none stays placed."""
+        count = min(most, len(self._members))
+        spare, tries = count - needed, count + _TRIES
+        found: dict[int, Decision] = {}
+        turns = [self._options(0)] if count else []
+        while turns and tries > 0:
+            member = len(turns) - 1
+            self._take_back(member)
+            try:
+                place = next(turns[-1])
+            except StopIteration:
+                turns.pop()
+                continue
+            if place is not None:
+                self._put(member, place)
+                tries -= 1
+            elif len(turns) - len(self._placed) > spare:
+                continue
+            if len(self._placed) > len(found):
+                found = self._placed.copy()
+            if len(turns) == count:
+                break
+            turns.append(self._options(len(turns)))
+        for member in list(self._placed):
+            self._take_back(member)
+        return found
 
-    def _best_of_nodes(self, asking: GangCandidate) -> Iterator[Decision]:
-        """Yield the best GPUs of each node as things stand, best nodes first."""
-        request = asking.request
-        names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._closed]
+    def explain(self, places: dict[int, Decision]) -> str:
+        """Return why the first pod without a place has none, with all others where they would be."""
+        for member, place in places.items():
+            self._put(member, place)
+        without = next(member for member in range(len(self._members)) if member not in places)
+        why = self._why_nowhere(self._kinds.asking[self._kinds.number[without]])
+        for member in places:
+            self._take_back(member)
+        return why
+
+    def _options(self, member: int) -> Iterator[Decision | None]:
+        """Yield the places that a pod could have, best nodes first; in the end None, to go on without it."""
+        kind = self._kinds.number[member]
+        if kind not in self._full:
+            placed = False
+            for decision in self._decisions(kind):
+                placed = True
+                yield decision
+            if not placed:
+                self._full.add(kind)
+        yield None
+
+    def _decisions(self, kind: int) -> Iterator[Decision]:
+        request = self._kinds.asking[kind].request
+        names = self._open_nodes(kind)
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return
@@ -180,55 +199,28 @@ class _LedgerSearchState:
             if isinstance(decision, Decision):
                 yield decision
 
-    def _other_gpus(self, request: Request, name: str, first: Decision) -> Iterator[Decision]:
-        state = self._engine.state(name)
-        if state is None:
-            return
-        shape, group = request.shape, self._ledger.group_number(request.shape.trust_group)
-        fitting = [gpu for gpu in state.gpus if gpu_fits(gpu, shape, state.info, group)]
-        mode = state.info.mode.value if state.info.mode else ""
-        chosen_first = {chosen.gpu.uuid for chosen in first.gpus}
-        seen = {tuple(sorted(_load(gpu) for gpu in fitting if gpu.gpu.uuid in chosen_first))}
-        for gpus in islice(combinations(fitting, shape.gpus), _GPU_SETS):
-            alike = tuple(sorted(_load(gpu) for gpu in gpus))
-            if alike in seen:
-                continue
-            seen.add(alike)
-            chosen = tuple(Chosen(c.gpu, advertised_units(c.gpu, state.info.unit_mib)) for c in gpus)
-            yield Decision(name, chosen, allocate(request, chosen, mode, self._now_ns))
+    def _open_nodes(self, kind: int, *, alone: bool = False) -> list[str]:
+        # Predicates keep their answers by pod: those of one kind are asked about as one.
+        pod = self._kinds.asking[kind].pod
+        names = self._predicates.open_alone(pod) if alone else self._predicates.open_nodes(pod)
+        return [name for name in names if name not in self._closed]
 
-    def put(self, member: int, place: Decision) -> None:
-        pod, request = self._pods[member], self._members[member].request
+    def _put(self, member: int, place: Decision) -> None:
+        pod, request = self._members[member].pod, self._members[member].request
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
             self._ledger.apply(Assumed(booking))
-        self._predicates.place(pod, place.node)
-        self._placed.append((member, place))
+        spec = self._kinds.asking[self._kinds.number[member]].pod.spec
+        self._predicates.place(msgspec.structs.replace(pod, spec=spec), place.node)
+        self._placed[member] = place
+        self._full.clear()
 
-    def take_back(self, member: int) -> None:
-        self._placed.pop()
-        uid = self._pods[member].metadata.uid
-        self._predicates.remove(uid)
-        self._ledger.apply(Forgotten(uid))
-
-    def state_key(self) -> Hashable:
-        """Return which kinds of pods are on which GPUs."""
-        return frozenset(
-            Counter(
-                (self.kinds[member], place.node, tuple(sorted(chosen.gpu.uuid for chosen in place.gpus)))
-                for member, place in self._placed
-            ).items()
-        )
-
-    def explain(self, places: Sequence[Decision | None]) -> str:
-        """Return why the first pod without a place has none, with all others where they would be."""
-        for member, place in enumerate(places):
-            if place is not None:
-                self.put(member, place)
-        why = self._why_nowhere(self._asking[self.kinds[places.index(None)]])
-        while self._placed:
-            self.take_back(self._placed[-1][0])
-        return why
+    def _take_back(self, member: int) -> None:
+        if self._placed.pop(member, None) is not None:
+            uid = self._members[member].pod.metadata.uid
+            self._predicates.remove(uid)
+            self._ledger.apply(Forgotten(uid))
+            self._full.clear()
 
     def _why_nowhere(self, asking: GangCandidate) -> str:
         request, in_tree = asking.request, self._predicates.reasons(asking.pod)
@@ -240,7 +232,3 @@ class _LedgerSearchState:
         counted = Counter(reason for reason in in_tree.values() if reason is not None)
         parts += [f"{count} {refusal.text}" for refusal, count in counted.most_common(3)]
         return "; ".join(parts) or "there are no nodes"
-
-
-def _load(gpu: GpuState) -> tuple[int, int, int, int, int]:
-    return gpu.total, gpu.used, gpu.percent, gpu.pods, gpu.group

@@ -11,8 +11,8 @@ whichever they are, may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from gputile.core.devices.gang_membership import GangName
@@ -61,28 +61,19 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
-    """Pods that leave together. ``reserved`` is a pending pod that loses its reservation.
+    """Pods that leave together: one, or a whole gang. ``reserved`` is a pending pod that loses its reservation.
 
-    A pod of a ``gang`` leaves with all others, or alone: at most ``most`` such groups of one pod leave, and none beside
-    the group of the whole gang, whose ``most`` is 0. ``evictions`` says how many of its pods each budget guards.
+    ``evictions`` says how many of its pods each budget guards. A gang of which more pods run than start together is a
+    budget for those of its pods that leave alone.
     """
 
     uids: tuple[str, ...]
     loss: Loss
     reserved: bool = False
-    gang: GangName | None = None
-    most: int = 0
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
-    @property
-    def limits(self) -> Iterator[Hashable]:
-        """What limits how many groups leave: the gang and the budgets, by their names."""
-        if self.gang is not None:
-            yield self.gang
-        yield from (budget.name for budget, _ in self.evictions)
 
-
-_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted: nothing has to be done
+_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted, and the preemptor itself: nothing has to be done
 
 
 class GpuAmounts(NamedTuple):
@@ -112,34 +103,25 @@ class GpuAmounts(NamedTuple):
 
 
 class _Departures:
-    """The groups that leave a node so far, and what they take of gangs and budgets."""
+    """The groups that leave a node so far, and what they take of budgets."""
 
     def __init__(self) -> None:
         self.groups: dict[VictimGroup, None] = {}
         self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
-        self._of_gang: Counter[tuple[GangName, bool]] = Counter()  # groups of one pod, or of the whole gang
 
     def lets(self, group: VictimGroup) -> bool:
         """Return whether the group may leave beside the others."""
-        if group.gang is not None:
-            alone, whole = self._of_gang[group.gang, True], self._of_gang[group.gang, False]
-            if whole or alone >= max(1, group.most) or (alone and not group.most):
-                return False
         return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
 
     def add(self, group: VictimGroup) -> None:
         self.groups[group] = None
-        self._count(group, 1)
+        for budget, count in group.evictions:
+            self._taken[budget.name] += count
 
     def remove(self, group: VictimGroup) -> None:
         del self.groups[group]
-        self._count(group, -1)
-
-    def _count(self, group: VictimGroup, sign: int) -> None:
-        if group.gang is not None:
-            self._of_gang[group.gang, group.most > 0] += sign
         for budget, count in group.evictions:
-            self._taken[budget.name] += sign * count
+            self._taken[budget.name] -= count
 
 
 @dataclass(slots=True, eq=False)
@@ -149,12 +131,6 @@ class _LeavingGpu:
     gpu: Gpu
     missing: GpuAmounts
     freed: dict[VictimGroup, GpuAmounts]
-    limits: set[Hashable] = field(default_factory=set)
-
-    def with_whole(self, gangs: Collection[GangName | None]) -> "_LeavingGpu":
-        """Return the GPU as if no pod of these gangs could leave alone."""
-        freed = {group: each for group, each in self.freed.items() if not group.most or group.gang not in gangs}
-        return _LeavingGpu(self.gpu, self.missing, freed, self.limits)
 
     def missing_after(self, gone: Collection[VictimGroup]) -> GpuAmounts:
         missing = self.missing
@@ -162,10 +138,6 @@ class _LeavingGpu:
             if (freed := self.freed.get(group)) is not None:
                 missing = missing.without(freed)
         return missing
-
-    def depends_on(self, groups: Iterable[VictimGroup]) -> bool:
-        """Return whether who leaves the GPU may be others once these groups leave."""
-        return any(group in self.freed or not self.limits.isdisjoint(group.limits) for group in groups)
 
 
 def choose_victims(
@@ -222,7 +194,7 @@ class VictimSearch:
     ) -> VictimChoice | None:
         """Return who leaves a node, None where evictions are not enough; nobody above ``most_priority`` leaves."""
         request = self._preemptor.request
-        state = self._engine.state(name, frozenset({self._preemptor.uid}))
+        state = self._engine.state(name)
         if (
             state is None
             or not serves(state.serving_mode, request.shape)
@@ -231,55 +203,42 @@ class VictimSearch:
             return None
         if state.serving_mode is ServingMode.OTHER_PLUGIN:
             return None
-        bookings = [each for each in self._ledger.on_node(name) if each.uid != self._preemptor.uid]
-        groups = {each.uid: self._groups_of(each) for each in bookings}
-        if not any(groups.values()):
+        bookings = list(self._ledger.on_node(name))
+        pairs = {each.uid: self._groups_of(each) for each in bookings}
+        if all(first is None for uid, (first, _) in pairs.items() if uid != self._preemptor.uid):
             return None
-        on_gpu: dict[str, list[Booking]] = {}
-        for booking in bookings:
-            for share in booking.gpus:
-                on_gpu.setdefault(share.uuid, []).append(booking)
-        gpus = [
-            found
-            for each in state.gpus
-            if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
-            if (found := _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups)) is not None
-        ]
-        if len(gpus) < request.shape.gpus:
-            return None
-        priorities = {group.loss.priority for gpu in gpus for group in gpu.freed}
+        # Single pods leave before their gang does. Where gangs let too few go, they leave whole.
+        ways = [_gpus(state, request, bookings, {uid: first for uid, (first, _) in pairs.items()}, only_gpus)]
+        if any(first is not last for first, last in pairs.values()):
+            ways.append(_gpus(state, request, bookings, {uid: last for uid, (_, last) in pairs.items()}, only_gpus))
+        priorities = {group.loss.priority for gpus in ways for gpu in gpus for group in gpu.freed}
         levels = sorted(each for each in priorities if most_priority is None or each <= most_priority)
-        wanted = request.shape.gpus
-        # Single pods leave before their gang does. Where gangs let too few go, those that can leave whole do.
-        alone = any(group.most for gpu in gpus for group in gpu.freed)
-        gangs = {group.gang for gpu in gpus for group in gpu.freed if group.gang is not None and not group.most}
-        whole = [gpu.with_whole(gangs) for gpu in gpus] if alone and gangs else []
 
         def attempt(level: int) -> VictimChoice | None:
-            found = _choice(name, gpus, wanted, level, limited_last=False)
-            # On several GPUs the first ones may use up what budgets and gangs let go, and the others need.
-            found = found or _choice(name, gpus, wanted, level, limited_last=True)
-            if found is None and whole:
-                found = _choice(name, whole, wanted, level, limited_last=False)
-                found = found or _choice(name, whole, wanted, level, limited_last=True)
-            return found
+            found = (_choice(name, gpus, request.shape.gpus, level) for gpus in ways)
+            return next((choice for choice in found if choice is not None), None)
 
         return lowest_enough(levels or [NOTHING.priority], attempt)
 
-    def _groups_of(self, booking: Booking) -> tuple[VictimGroup, ...]:
-        """Return who leaves if the pod of a booking does: one of these groups; none where it may not be evicted."""
+    def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
+        """Return who leaves if the pod of a booking does, and who if its gang cannot let enough go; None for nobody."""
+        if booking.uid == self._preemptor.uid:
+            return _LEAVING, _LEAVING
         if booking.reserved:
             # A gang's reservations stand or fall together, and the planner of gangs alone decides about them.
             withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority
-            return (VictimGroup((booking.uid,), NOTHING, reserved=True),) if withdrawn else ()
+            group = VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
+            return group, group
         facts = self._rules.facts.get(booking.uid)
         if self._rules.is_leaving(booking.uid, self._preemptor.now_s):
-            return (_LEAVING,)
+            return _LEAVING, _LEAVING
         if facts is None or facts.leaves_at or not self._may_be_evicted(booking, facts):
-            return ()
-        most, whole = self._gang(facts.gang) if facts.gang is not None else (0, None)
-        alone = self._together([booking], facts.gang, most) if most or facts.gang is None else None
-        return tuple(group for group in (alone, whole) if group is not None)
+            return None, None
+        if facts.gang is None:
+            group = self._together([booking])
+            return group, group
+        most, whole = self._gang(facts.gang)
+        return (self._together([booking], EvictionBudget(facts.gang, most)) if most else whole), whole
 
     def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
         """Return how many pods of a gang may leave alone, and the group of all, None where it may not leave."""
@@ -296,7 +255,7 @@ class VictimSearch:
             staying.append(booking)
             evictable = evictable and self._may_be_evicted(booking, facts)
             size = max(size, 0 if name.by_object else facts.gang_size)
-        whole = self._together(staying, name, 0) if staying and evictable else None
+        whole = self._together(staying) if staying and evictable else None
         found = self._gangs[name] = max(0, len(staying) - size) if size > 0 else 0, whole
         return found
 
@@ -305,13 +264,33 @@ class VictimSearch:
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
-    def _together(self, bookings: Sequence[Booking], gang: GangName | None, most: int) -> VictimGroup | None:
+    def _together(self, bookings: Sequence[Booking], gang: EvictionBudget | None = None) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)
-        guarded = Counter(budget for uid in uids if (budget := self._rules.budget(uid)) is not None)
+        budgets = (*map(self._rules.budget, uids), gang)
+        guarded = Counter(budget for budget in budgets if budget is not None)
         if any(count > budget.allows for budget, count in guarded.items()):
             return None
-        loss = total_loss(map(self._losses.of, bookings))
-        return VictimGroup(uids, loss, gang=gang, most=most, evictions=tuple(guarded.items()))
+        return VictimGroup(uids, total_loss(map(self._losses.of, bookings)), evictions=tuple(guarded.items()))
+
+
+def _gpus(
+    state: NodeState,
+    request: Request,
+    bookings: Iterable[Booking],
+    groups: Mapping[str, VictimGroup | None],
+    only_gpus: Collection[str],
+) -> list[_LeavingGpu]:
+    """Return the GPUs, of ``only_gpus`` if there are such, that can be freed for the request."""
+    on_gpu: dict[str, list[Booking]] = {}
+    for booking in bookings:
+        for share in booking.gpus:
+            on_gpu.setdefault(share.uuid, []).append(booking)
+    found = (
+        _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups)
+        for each in state.gpus
+        if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
+    )
+    return [gpu for gpu in found if gpu is not None]
 
 
 def _gpu(
@@ -319,7 +298,7 @@ def _gpu(
     gpu: GpuState,
     request: Request,
     bookings: Iterable[Booking],
-    groups: Mapping[str, Sequence[VictimGroup]],
+    groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
     """Return what has to leave a GPU for the request, None where it is too small, or an incompatible pod must stay."""
     shape, info = request.shape, state.info
@@ -333,9 +312,10 @@ def _gpu(
         mib, percent = booking.takes(share, gpu.total, info.replicas)
         incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
         incompatible_pods += incompatible
-        if incompatible and not groups[booking.uid]:
+        group = groups[booking.uid]
+        if group is None and incompatible:
             return None
-        for group in groups[booking.uid]:
+        if group is not None:
             freed[group] = freed.get(group, GpuAmounts()).plus(GpuAmounts(mib, percent, 1, incompatible))
     missing = GpuAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
@@ -343,34 +323,22 @@ def _gpu(
         pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
         incompatible=incompatible_pods,
     )
-    missing = missing.without(freed.pop(_LEAVING, GpuAmounts()))
-    return _LeavingGpu(gpu.gpu, missing, freed, {limit for group in freed for limit in group.limits})
+    return _LeavingGpu(gpu.gpu, missing.without(freed.pop(_LEAVING, GpuAmounts())), freed)
 
 
-def _choice(
-    node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int, *, limited_last: bool
-) -> VictimChoice | None:
+def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
     """Return the victims of a priority up to ``level`` that free ``wanted`` GPUs: those of the cheapest GPU first."""
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
-    left = list(gpus)
-    known: dict[_LeavingGpu, list[VictimGroup] | None] = {}
     while len(chosen) < wanted:
-        best: tuple[tuple[int, ...], _LeavingGpu] | None = None
-        for gpu in left:
-            if gpu not in known:
-                known[gpu] = _victims_on(gpu, level, gone, limited_last)
-            if (groups := known[gpu]) is not None:
-                rank = total_loss(group.loss for group in groups)[1:]
-                best = (rank, gpu) if best is None or rank < best[0] else best
-        if best is None:
+        found = ((gpu, _victims_on(gpu, level, gone)) for gpu in gpus if gpu not in chosen)
+        victims = {gpu: groups for gpu, groups in found if groups is not None}
+        if not victims:
             return None
-        taken = known[best[1]] or []
-        for group in taken:
+        cheapest = min(victims, key=lambda gpu: total_loss(group.loss for group in victims[gpu])[1:])
+        for group in victims[cheapest]:
             gone.add(group)
-        chosen.append(best[1])
-        left.remove(best[1])
-        known = {gpu: groups for gpu, groups in known.items() if not gpu.depends_on(taken)}
+        chosen.append(cheapest)
     free = _spare(gpus, wanted, gone)
     order = sorted(free, key=lambda gpu: chosen.index(gpu) if gpu in chosen else wanted)[:wanted]
     evicted = tuple(uid for group in gone.groups if not group.reserved for uid in group.uids)
@@ -390,7 +358,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
     return [gpu for gpu, amounts in missing.items() if amounts.nothing]
 
 
-def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures, limited_last: bool) -> list[VictimGroup] | None:
+def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
     """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
     missing = gpu.missing_after(gone.groups)
     if missing.nothing:
@@ -400,14 +368,11 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures, limited_last: b
         for group, amounts in gpu.freed.items()
         if group.loss.priority <= level and group not in gone.groups
     }
-    letting_go = {group.gang for group in freed if group.most}
 
     def order(group: VictimGroup) -> tuple[object, ...]:
         first = missing.incompatible > 0 and freed[group].incompatible > 0
-        last = group.gang in letting_go and not group.most
         part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
-        limited = limited_last and bool(group.limits)
-        return not first, last, limited, -part, group.loss[1:], group.uids
+        return not first, -part, group.loss[1:], group.uids
 
     return _first_enough(missing, sorted(freed, key=order), freed, gone)
 

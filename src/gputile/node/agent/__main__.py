@@ -40,8 +40,7 @@ from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, deco
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.link import LINK, NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
-from gputile.node.nvml.nvml_probe import open_real
-from gputile.node.nvml.probe import Probe
+from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
 from gputile.support.logs import set_up_logging
@@ -57,7 +56,7 @@ async def serve(
     access: Access,
     settings: AgentSettings,
     configuration: Configuration,
-    open_probe: Callable[[], Probe],
+    open_probe: Callable[[], RealProbe],
     link: socket.socket,
     token: str,
 ) -> int:

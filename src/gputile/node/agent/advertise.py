@@ -17,16 +17,15 @@ from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.answers import GpuUuids
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_lists import devices, expected_memory
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.device_table import Listing
+from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
+from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, is_served
 from gputile.node.agent.node_resources import (
     SOCKET_PATTERNS,
-    MachineSeen,
     closed,
     decide_mode,
     node_config_of,
@@ -35,7 +34,7 @@ from gputile.node.agent.node_resources import (
     resources_of_others,
 )
 from gputile.node.gateway.link import answers
-from gputile.node.nvml.gpu_monitor import GpuMonitor
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class Surroundings:
         self._monitor = monitor
         self._device_plugins = device_plugins
 
-    def machine(self) -> MachineSeen:
+    def machine(self) -> Observation:
         """Return what was last seen of the GPUs.
 
         A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
@@ -66,7 +65,7 @@ class Surroundings:
             if seen.health.healthy(uuid)
         }
         health = Health({**seen.health.conditions, **idle}) if idle else seen.health
-        return MachineSeen(seen.machine, health)
+        return Observation(seen.machine, health)
 
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets at which other device plugins answer."""
@@ -137,7 +136,7 @@ class Advertiser:
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
         around.mps.want(_daemons(state, config))
         if node is None and told.effective_mode is None:
-            config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
+            config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
@@ -155,9 +154,8 @@ class Advertiser:
 
     def allocated(self) -> None:
         """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
-        told, unit = self._state.advertised, self._state.node_config.effective_mode.unit_mib
-        mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self._state.device_table)
-        if mixed or told.mixed or told.expected:
+        unit = self._state.node_config.effective_mode.unit_mib
+        if self._state.advertised.expected or any(held.unit_mib != unit for held in self._state.device_table):
             self.advertise()
 
     def advertise(self) -> None:
@@ -226,7 +224,7 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
 
-def put_in_force(state: AllocationState, seen: MachineSeen, *, free: bool = False, keep_unit: bool = False) -> None:
+def put_in_force(state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False) -> None:
     """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known.
 
     ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
@@ -273,9 +271,8 @@ def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
 
 def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
     told, node = state.advertised, state.node
-    served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
-    if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
-        served = True
+    annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
+    served = WHOLE_GPU in told.resources or annotated
     pods = (known.pod for known in state.pods.values())
     uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
     rivals = resources_of_others(state.of_other_plugins, uuids, node)

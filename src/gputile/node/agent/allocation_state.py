@@ -12,13 +12,13 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
-from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_table import (
     AllocationRecord,
     DeviceTable,
     KubeletEntry,
+    Listing,
     PodDevices,
+    PreparedClaim,
     directory_name,
     gpus_of,
 )
@@ -51,19 +51,16 @@ class Advertised:
     """What the node advertises now. ``decided`` is what is in force, ``other_plugin`` what shows that another
     plugin serves the node instead.
 
-    ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are
-    the resources that agents before this one have served. The kubelet was told of ``resources``, with the IDs that pods
-    were ``expected`` to get; ``mixed`` says that pods of several memory units hold some. ``unsaved`` is set while the
-    checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
+    ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. The kubelet was
+    told of ``resources``, with the IDs that pods were ``expected`` to get. ``unsaved`` is set while the checkpoint
+    lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
     """
 
     decided: ModeDecision
     effective_mode: EffectiveMode | None = None
-    registered: tuple[str, ...] = ()
     other_plugin: str | None = None
     resources: tuple[str, ...] = ()
     expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
-    mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
 
@@ -154,7 +151,6 @@ class AllocationState:
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
-    derived_from: tuple[object, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
@@ -173,12 +169,11 @@ class AllocationState:
         records: Mapping[str, AllocationRecord],
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
-        registered: tuple[str, ...],
     ) -> None:
         """Go on with what the agent before this one has left; its last answers may be on their way to the kubelet."""
         self.records, self.started = dict(records), started
         self.admission.answered = records.keys() - started
-        self.advertised.effective_mode, self.advertised.registered = effective_mode, registered
+        self.advertised.effective_mode = effective_mode
 
     def heard(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Take note of what the kubelet of this ``epoch`` lists; None where it does not say."""

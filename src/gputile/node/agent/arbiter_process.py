@@ -24,14 +24,14 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` says what they get: all of them for "", those on the GPUs of an allocation for its directory's name.
+    ``shares`` says what they get.
     ``told`` is called when the arbiter has said what was used: times by directory and UUID, over all arbiters.
     """
 
     def __init__(
         self,
         store: NodeFiles,
-        shares: Callable[[str], TimeShares],
+        shares: Callable[[], TimeShares],
         told: Callable[[Mapping[tuple[str, str], Spent]], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class ArbiterProcess:
         Raises:
             OSError: it cannot be written.
         """
-        self._write({directory: self._shares(directory).files.get(directory)})
+        self._write({directory: self._shares().files.get(directory)})
 
     def refresh(self) -> None:
         """Bring the arbiter and the allocations' files up to date.
@@ -65,7 +65,7 @@ class ArbiterProcess:
         if not self._store.mine:
             self._tell(Assignment())
             return
-        shares = self._shares("")
+        shares = self._shares()
         self._write(shares.files)
         for name in self._files.keys() - shares.files.keys():
             del self._files[name]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from gputile.api.well_known import Mode
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import (
@@ -41,12 +43,15 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A container that is about to start: its limits, its record, and what it mounts, None where nobody knows."""
+    """A container that is about to start: its limits, and what it mounts, None where nobody knows."""
 
     directory: str
     limits: Limits
-    record: AllocationRecord
     mounts: Mapping[str, str] | None
+
+    @property
+    def record(self) -> AllocationRecord:
+        return msgspec.structs.replace(self.limits.record, mounts=tuple((self.mounts or {}).items()))
 
 
 def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[Start]:
@@ -78,19 +83,8 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
 def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:
     if devices.directory not in state.started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held, devices.resource))
-    before = state.records.get(devices.directory)
-    record = AllocationRecord(
-        (before.ids if before is not None else {}) | {devices.resource: devices.ids},
-        held.unit_mib,
-        before.since_ns if before is not None else now_ns,
-        devices.mounts or (),
-        held.key,
-        held.uid,
-        devices.container,
-        devices.phase,
-    )
     mounts = dict(devices.mounts) if devices.mounts is not None else None
-    return Start(devices.directory, _limits(state, held, devices, record), record, mounts)
+    return Start(devices.directory, _limits(state, held, devices, now_ns), mounts)
 
 
 def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]) -> None:
@@ -116,7 +110,7 @@ def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
-def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices, record: AllocationRecord) -> Limits:
+def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Limits:
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
@@ -127,6 +121,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         names = state.node_config.names(apart)
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
+    before = state.records.get(devices.directory)
     return Limits(
         namespace=held.namespace,
         pod=held.name,
@@ -135,9 +130,9 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         mode=state.node_config.mode.value,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
-        devices=record.ids,
-        phase=record.phase,
-        since_ns=record.since_ns,
+        devices=(before.ids if before is not None else {}) | {devices.resource: devices.ids},
+        phase=devices.phase,
+        since_ns=before.since_ns if before is not None else now_ns,
     )
 
 

@@ -15,13 +15,13 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.device_table import (
     AllocationRecord,
     ContainerDevices,
     DeviceTable,
     KubeletEntry,
     PodDevices,
+    PreparedClaim,
     directory_name,
 )
 from gputile.node.agent.known_pods import KnownPod
@@ -64,22 +64,6 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     state.admission.answered.add(name)
     derive(state, now_ns)
     return name
-
-
-def adopt(state: AllocationState, entry: KubeletEntry) -> AllocationRecord | None:
-    """Return a new record for what the kubelet has written down, where there is none and the pod is known."""
-    pod = state.by_kubelet_uid().get(entry.uid)
-    held = state.device_table.get(pod.uid) if pod is not None and pod.alive else None
-    if held is None or entry.directory in state.records or not is_served(entry.resource):
-        return None
-    devices = [each for each in held.devices if each.directory == entry.directory]
-    if not devices:
-        return None
-    ids = {each.resource: each.ids for each in devices}
-    mounts, phase = devices[0].mounts or (), devices[0].phase
-    record = AllocationRecord(ids, held.unit_mib, 0, mounts, held.key, held.uid, entry.container, phase)
-    state.records[entry.directory] = record
-    return record
 
 
 def let_start(state: AllocationState, directory: str, record: AllocationRecord, now_ns: int) -> None:
@@ -152,23 +136,6 @@ def _record_of(
 
 def derive(state: AllocationState, now_ns: int) -> None:
     """Compute the device table from what the kubelet has written down and what the directories tell."""
-    known = (
-        state.written,
-        tuple(state.records.items()),
-        state.started,
-        tuple(state.claims.values()),
-        frozenset(state.admission.answered),
-        state.kubelet,
-        tuple(state.pods.values()),
-        tuple(state.pods.gone),
-        state.pods.listed,
-        state.node_config,
-        state.configuration,
-        now_ns // UNKNOWN_FOR_NS,
-    )
-    if known == state.derived_from:
-        return
-    state.derived_from = known
     given = entries(state)
     state.admission.answered = {
         name

@@ -8,7 +8,7 @@ Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mod
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
@@ -58,32 +58,6 @@ class MigDevice:
     healthy: bool = True
 
 
-class WithholdingRule(Enum):
-    """Why a node advertises nothing."""
-
-    OTHER_PLUGIN = auto()
-    NO_MPS = auto()
-    LABELS_UNKNOWN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Withholding:
-    """The rule by which a node advertises nothing; ``evidence`` shows the other plugin, or says what MPS lacks."""
-
-    rule: WithholdingRule
-    evidence: str = ""
-
-    @property
-    def text(self) -> str:
-        match self.rule:
-            case WithholdingRule.OTHER_PLUGIN:
-                return f"another device plugin hands out the GPUs of this node ({self.evidence})"
-            case WithholdingRule.NO_MPS:
-                return self.evidence
-            case WithholdingRule.LABELS_UNKNOWN:
-                return "the labels of the node are not known yet"
-
-
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """What the node advertises. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is."""
@@ -91,7 +65,7 @@ class NodeConfig:
     inventory: Inventory
     effective_mode: EffectiveMode
     instances: tuple[MigDevice, ...] = ()
-    withheld: Withholding | None = None
+    withheld: str | None = None
 
     @property
     def mode(self) -> Mode:

@@ -11,7 +11,7 @@ never offered it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -40,8 +40,6 @@ from gputile.node.agent.node_config import (
     MigDevice,
     NodeConfig,
     Sharing,
-    Withholding,
-    WithholdingRule,
 )
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
@@ -193,14 +191,6 @@ def _name(effective_mode: EffectiveMode) -> str:
     return f"mode {effective_mode.mode.value}{by_claims}"
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSeen:
-    """The machine's GPUs are as ``machine`` and ``health`` say."""
-
-    machine: ProbedMachine
-    health: Health
-
-
 def node_config_of(
     machine: ProbedMachine,
     health: Health,
@@ -216,9 +206,9 @@ def node_config_of(
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:
-        withheld = Withholding(WithholdingRule.OTHER_PLUGIN, other_plugin)
+        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
     elif effective_mode.mode is Mode.MPS and mps_problem is not None:
-        withheld = Withholding(WithholdingRule.NO_MPS, mps_problem)
+        withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)
 
 

@@ -54,8 +54,8 @@ from gputile.node.agent.advertise import inventory_for_scheduler
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.agent.node_resources import MachineSeen
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 
 _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
@@ -113,33 +113,31 @@ def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: Effect
 
 
 def other_plugin_condition(evidence: str | None) -> NodeCondition:
-    kind = ConditionType.OTHER_DEVICE_PLUGIN
-    if evidence is None:
-        text = "no other device plugin serves GPUs here"
-        return node_condition(kind, "False", ConditionReason.NONE_FOUND, text)
-    text = (
-        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
-        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
-    )
-    return node_condition(kind, "True", ConditionReason.OTHER_PLUGIN_FOUND, text)
+    problem = None
+    if evidence is not None:
+        problem = (
+            f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
+            "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
+        )
+    well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
+    return _condition(ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well)
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
     """Return whether MIG is as the node's label asks for (G3)."""
-    kind, wanted = ConditionType.MIG_PROBLEM, effective_mode.sharing is Sharing.MIG
-    split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
+    wanted, split = effective_mode.sharing is Sharing.MIG, [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
+    reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
         remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
-        text = f"the node is to offer MIG instances: {remedy}"
-        return node_condition(kind, "True", ConditionReason.NO_MIG_INSTANCES, text)
-    if wanted and (bare := [gpu for gpu in split if not gpu.instances]):
-        text = f"{_names(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
-        return node_condition(kind, "True", ConditionReason.NO_MIG_INSTANCES, text)
-    if split and not wanted:
-        text = f"{_names(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
-        return node_condition(kind, "True", ConditionReason.MIG_NOT_OFFERED, text)
-    return node_condition(kind, "False", ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for")
+        problem = f"the node is to offer MIG instances: {remedy}"
+    elif wanted and (bare := [gpu for gpu in split if not gpu.instances]):
+        problem = f"{_names(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
+    elif split and not wanted:
+        reason = ConditionReason.MIG_NOT_OFFERED
+        problem = f"{_names(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
+    well = ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for"
+    return _condition(ConditionType.MIG_PROBLEM, reason, problem, well)
 
 
 def _names(gpus: Sequence[ProbedGpu]) -> str:
@@ -147,32 +145,37 @@ def _names(gpus: Sequence[ProbedGpu]) -> str:
 
 
 def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
-    kind = ConditionType.MPS_PROBLEM
-    if effective_mode.mode is Mode.MPS and problem is not None:
-        return node_condition(kind, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
-    return node_condition(kind, "False", ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing")
+    well = ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing"
+    problem = problem if effective_mode.mode is Mode.MPS else None
+    return _condition(ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well)
 
 
 def time_condition(labels: Mapping[str, str]) -> NodeCondition:
-    kind = ConditionType.TIME_POLICY_REFUSED
+    problem = None
     try:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
-        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-        return node_condition(kind, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a policy of GPU time, or there is none"
-    return node_condition(kind, "False", ConditionReason.VALID, text)
+        problem = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
+    well = ConditionReason.VALID, "the node's label names a policy of GPU time, or there is none"
+    return _condition(ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
-    kind, placement = ConditionType.PLACEMENT_REFUSED, labels.get(PLACEMENT_LABEL)
+    placement, problem = labels.get(PLACEMENT_LABEL), None
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
-        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-        return node_condition(kind, "True", ConditionReason.INVALID_LABEL, text)
-    text = "the node's label names a way of placement, or there is none"
-    return node_condition(kind, "False", ConditionReason.VALID, text)
+        problem = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
+    well = ConditionReason.VALID, "the node's label names a way of placement, or there is none"
+    return _condition(ConditionType.PLACEMENT_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
+
+
+def _condition(
+    kind: ConditionType, reason: ConditionReason, problem: str | None, well: tuple[ConditionReason, str]
+) -> NodeCondition:
+    if problem is not None:
+        return node_condition(kind, "True", reason, problem)
+    return node_condition(kind, "False", *well)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ class Wanted:
 
 def wanted_status(
     state: AllocationState,
-    seen: MachineSeen,
+    seen: Observation,
     mps_problem: str | None,
     claims: NodeCondition | None = None,
     *,

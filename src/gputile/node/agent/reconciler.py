@@ -1,8 +1,7 @@
 """Runs the rounds of comparing: what pods hold, what the kubelet lists and what is booked.
 
 The API server is waited for in the middle of a round, and the kubelet may ask for devices meanwhile. So each step is
-decided on the state as it is then. What has not changed since it was found right is not gone through again: mostly
-nothing happens on a node. A correction that fails turns up again the next time.
+decided on the state as it is then. A correction that fails turns up again the next time.
 """
 
 import asyncio
@@ -11,16 +10,16 @@ import time
 from collections.abc import Iterable
 from typing import Literal
 
-from gputile.api.core import ObjectReference, unversioned
+from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.claims.pods import claim_corrections
+from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
@@ -94,9 +93,6 @@ class Reconciler:
         self._writer = writer
         self._advertiser = advertiser
         self._arbiter = arbiter
-        self._shared: tuple[object, ...] | None = None  # what the shares of time were last worked out from
-        self._right: tuple[object, ...] | None = None  # what nothing was wrong with
-        self._told: tuple[object, ...] | None = None  # the devices that the kubelet was last told of
         self._since: dict[tuple[str, str], float] = {}  # when a complaint first came up, by UID and message
 
     async def round(self) -> bool:
@@ -106,59 +102,33 @@ class Reconciler:
             KubeError: the API server does not say what is needed.
             OSError: a file cannot be written.
         """
-        try:
-            return await self._round()
-        except BaseException:  # one that is cancelled, too, has not been executed
-            self._shared = self._right = self._told = None
-            raise
-
-    async def _round(self) -> bool:
-        state = self._state
+        state, advertiser = self._state, self._advertiser
         await self._kubelet.until_quiet()
-        self._share_time()
+        self._arbiter.refresh()
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
-        await self._advertiser.renew(listing)
+        await advertiser.renew(listing)
         state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if self._kubelet.registered.is_set():
             self._records.read(state, time.time_ns())
         if listing is None:
             return False
-        compared = (listing, state.pods.listed, state.kubelet.settled, *self._known())
-        if compared == self._right:
-            return False
         found = [*differences(state, listing, time.time_ns()), *claim_corrections(state)]
         conflict = await self._writer.carry_out(self._lasting(found, time.monotonic()))
         self._records.read(state, time.time_ns())
-        if tuple(state.device_table) != self._told:
-            self._told = tuple(state.device_table)
-            self._share_time()
-            self._advertiser.advertise()
-            await self._advertiser.renew(listing)
+        self._arbiter.refresh()
+        advertiser.advertise()
+        await advertiser.renew(listing)
         if state.pods.listed:
             self._tidy()
-        # The next round looks again for the pods of devices that nobody has identified.
-        identified = all(held.identified for held in state.device_table) and not state.admission.answered
-        self._right = compared if not found and identified else None
         return conflict
-
-    def _share_time(self) -> None:
-        present = (self._store.mine, self._state.labels, *self._known())
-        if present != self._shared:
-            self._shared = present
-            self._arbiter.refresh()
 
     def _tidy(self) -> None:
         """Remove the allocation directories of pods that are gone; a container that has none cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, self._store.started(), time.time_ns())
-
-    def _known(self) -> tuple[object, ...]:
-        state = self._state
-        pods = tuple(unversioned(known.pod) for known in state.pods.values())
-        return state.node_config, state.configuration, tuple(state.device_table), pods
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
         """Leave out complaints of what may be over before anybody reads of it."""

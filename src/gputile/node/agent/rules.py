@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, PreparedClaim, by_gpu
 from gputile.node.agent.node_config import NodeConfig
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
@@ -44,8 +43,7 @@ class AllocationRules:
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
-            withheld = node_config.withheld
-            why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
+            why = node_config.withheld or f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
         by_uuid: IdsByGpu = {}  # not of MIG instances: each is one pod's alone
@@ -80,6 +78,16 @@ class AllocationRules:
         if resource in SHARED_RESOURCES:
             self._check_room(pod_devices, by_uuid)
         self._check_company(pod_devices, by_uuid)
+
+    def check_claim(self, claim: PreparedClaim) -> None:
+        """Refuse a claim that cannot be on its GPUs beside the other pods.
+
+        Raises:
+            Occupied: says who or what is in the way.
+        """
+        if self.node_config.mode.shared:
+            self._check_room(claim, claim.gpus)
+        self._check_company(claim, claim.gpus)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too, None where it may.
@@ -141,10 +149,16 @@ class AllocationRules:
     def _check_room(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
         for gpu in self.node_config.gpus(uuids):
             (mib, percent), own = self.left(gpu.uuid, pod_devices.uid), pod_devices.mib(gpu.uuid)
+            holders = ", ".join(sorted(other.key for other in self.device_table.on(gpu.uuid, pod_devices.uid)))
             if own > mib:
-                raise Occupied(f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}")
+                raise Occupied(
+                    f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}; held by {holders}"
+                )
             if (taken := CORE_PERCENT - percent + pod_devices.percent(gpu.uuid)) > CORE_PERCENT:
-                raise Occupied(f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute taken")
+                raise Occupied(
+                    f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute taken; "
+                    f"held by {holders}"
+                )
 
     def _check_company(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
         for uuid in uuids:

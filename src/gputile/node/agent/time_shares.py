@@ -1,9 +1,10 @@
 """Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration.
 
-While no arbiter runs, a container keeps to a share by the weights of those that run on its GPU at one time: the init
-containers of a pod run one after the other, and before its other containers; sidecars run beside both.
+While no arbiter runs, a container keeps to a share by the weights of those on its GPU. Other init containers are left
+out: they run for a short time, and none of them beside the containers that come after it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -51,48 +52,13 @@ def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> 
 def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
     """Return the millionths of the GPU that a container keeps to while no arbiter runs.
 
-    ``weights`` is the most that the weights of the containers on the GPU that run at one time add up to, its own too.
+    ``weights`` is what the weights of the containers on the GPU add up to, its own too.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
     if share.guarantee:
         return share.guarantee
     return max(1, min(share.ceiling, WHOLE * share.weight // max(1, weights)))
-
-
-@dataclass(slots=True)
-class _PodWeights:
-    init: int = 0  # the greatest
-    sidecars: int = 0
-    apps: int = 0
-
-    @property
-    def most(self) -> int:
-        return self.sidecars + max(self.init, self.apps)
-
-
-class RunningWeights:
-    """The weights of containers by the UUID of the GPU and the UID of the pod."""
-
-    def __init__(self) -> None:
-        self._pods: dict[str, dict[str, _PodWeights]] = {}
-
-    def add(self, uuid: str, uid: str, phase: Phase, weight: int) -> None:
-        pod = self._pods.setdefault(uuid, {}).setdefault(uid, _PodWeights())
-        match phase:
-            case Phase.INIT:
-                pod.init = max(pod.init, weight)
-            case Phase.SIDECAR:
-                pod.sidecars += weight
-            case Phase.APP:
-                pod.apps += weight
-
-    def while_it_runs(self, uuid: str, uid: str, phase: Phase, weight: int) -> int:
-        """Return the most that the weights add up to while a container runs that was taken in, its own too."""
-        pods = self._pods[uuid]
-        pod = pods[uid]
-        own = {Phase.INIT: pod.sidecars + weight, Phase.SIDECAR: pod.most, Phase.APP: pod.sidecars + pod.apps}
-        return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
 
 
 MOST_PRIORITY: Final = 2**31 - 1
@@ -130,35 +96,24 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
         return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
 
 
-def time_shares(allocation_state: AllocationState, directory: str, beside: str = "") -> TimeShares:
-    """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
-
-    With the name of such a directory in ``beside`` it is only the containers on that allocation's GPUs.
-    """
+def time_shares(allocation_state: AllocationState, directory: str) -> TimeShares:
+    """Return what all containers on the node get; ``directory`` is where the allocations' directories are."""
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
-    owners: dict[str, tuple[str, Phase]] = {}
-    weights = RunningWeights()
-    if node_config.mode in LIBRARY_MODES:
-        table = allocation_state.device_table
-        on_it = (held.gpus for held in table if any(each.directory == beside for each in held.devices))
-        near = next(on_it, frozenset[str]())
-        for pod_devices in table:
-            if beside and pod_devices.gpus.isdisjoint(near):
-                continue
-            phases = {devices.directory: devices.phase for devices in pod_devices.devices}
-            for name, claims in _claims(allocation_state, pod_devices):
-                shares[name] = {
-                    uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
-                }
-                owners[name] = pod_devices.uid, phases[name]
-                for uuid, share in shares[name].items():
-                    weights.add(uuid, *owners[name], share.weight)
+    weights = Counter[str]()  # of the containers on each GPU that last
+    short: set[str] = set()
+    for pod_devices in allocation_state.device_table if node_config.mode in LIBRARY_MODES else ():
+        short |= {each.directory for each in pod_devices.devices if each.phase is Phase.INIT}
+        for name, claims in _claims(allocation_state, pod_devices):
+            most = configuration.max_pods_per_gpu
+            shares[name] = {uuid: share_of(policy, claim, most) for uuid, claim in claims.items()}
+            if name not in short:
+                weights.update({uuid: share.weight for uuid, share in shares[name].items()})
     quantum = configuration.gpu_time.quantum_ms
     guaranteed = {
         name: {
-            uuid: fallback(policy, share, weights.while_it_runs(uuid, *owners[name], share.weight))
+            uuid: fallback(policy, share, weights[uuid] + (share.weight if name in short else 0))
             for uuid, share in gpus.items()
         }
         for name, gpus in shares.items()

@@ -114,39 +114,25 @@ class Relay:
         self._agent.send(pending.call)
 
 
-class PodResources:
-    """A client of one kubelet's PodResources service, which tells who has which devices. ``close`` it in the end."""
+async def list_pod_resources(socket: Path, within: float) -> bytes | None:
+    """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds.
 
-    def __init__(self, socket: Path) -> None:
-        self._target = f"unix:{socket}"
-        self._channel: grpc.aio.Channel | None = None
-        self._one_at_a_time = asyncio.Lock()  # who closes the connection would end the calls of others on it
-
-    async def list(self, within: float) -> bytes | None:
-        """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
-        last = "no answer"
-        try:
-            async with asyncio.timeout(within):
-                while True:
-                    async with self._one_at_a_time:
-                        if self._channel is None:
-                            self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
-                        try:
-                            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(LIST)
-                            return await call(b"")
-                        except grpc.aio.AioRpcError as error:
-                            last = error.details() or error.code().name
-                            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                                await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
-                    await asyncio.sleep(LIST_AGAIN_AFTER_S)
-        except TimeoutError:
-            log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
-            return None
-
-    async def close(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+    Each try has a connection of its own: gRPC would wait before it looks for the socket of a new kubelet.
+    """
+    last = "no answer"
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                async with grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS) as channel:
+                    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
+                    try:
+                        return await ask(b"")
+                    except grpc.aio.AioRpcError as error:
+                        last = error.details() or error.code().name
+                await asyncio.sleep(LIST_AGAIN_AFTER_S)
+    except TimeoutError:
+        log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
+        return None
 
 
 class AbandonedError(Exception):
@@ -164,7 +150,7 @@ class Gateway:
         self.in_charge = False
         self._node_lock = node_lock
         self._relay = Relay()
-        self._pod_resources = PodResources(pod_resources)
+        self._pod_resources = pod_resources
         self._registrar = Registrar(
             device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
         )
@@ -187,7 +173,6 @@ class Gateway:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             await self._claims.stop()
-            await self._pod_resources.close()
 
     async def _supervise(self, serving: "asyncio.Task[None]") -> None:
         """Advertise nothing where no agent has come back: pods would be held up, and fail one by one."""
@@ -257,7 +242,7 @@ class Gateway:
                     requests.put_nowait(request)
 
     async def _list(self, agent: MessageChannel[FromAgent], number: int, within: float) -> None:
-        agent.send(Listed(number, await self._pod_resources.list(within)))
+        agent.send(Listed(number, await list_pod_resources(self._pod_resources, within)))
 
     async def _serve_requests(
         self, agent: MessageChannel[FromAgent], requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]"

@@ -13,10 +13,10 @@ import ctypes
 import logging
 import os
 import secrets
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 
@@ -56,6 +56,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet's socket is there a m
 Carry = Callable[[str, str, bytes], Awaitable[bytes]]
 """Carries a call to the agent: method, resource and request in, the answer out; it raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
+Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 Identity = tuple[int, int, int]
 
 
@@ -67,126 +68,80 @@ class RefusedError(Exception):
         self.code = code
 
 
-class Plugin:
-    """Serves one resource to the kubelet: a gRPC server on a socket of its own, since no call names the resource.
+class KubeletSocket:
+    """A gRPC server for the kubelet, which carries calls to the agent as bytes and streams the latest ``message``.
 
-    The socket's name is never used twice: a server that stops gracefully removes its socket's name, also when another
-    server has taken it over by then. What the kubelet says and hears goes through as bytes.
+    It has a socket for each ``subject``, since few calls name the resource. The socket's name is never used twice: a
+    server that stops gracefully removes its socket's name, also when another server has taken it over by then.
 
-    ``streams`` counts the kubelets that listen: none means that nobody knows this resource. ``on_listen`` is called
-    when one begins to. ``registered_at`` is when the present kubelet took this socket, on the event loop's clock.
+    ``streams`` counts the kubelets that listen; ``on_listen`` is called when one begins to.
     """
 
-    def __init__(
-        self, resource: str, directory: Path, devices: bytes, carry: Carry, on_listen: Callable[[], None] = lambda: None
-    ) -> None:
-        self.resource = resource
+    def __init__(self, subject: str, carry: Carry, on_listen: Callable[[], None] = lambda: None) -> None:
+        self.subject = subject
+        self.path: Path | None = None
         self.streams = 0
-        self.registered_at: float | None = None
-        self._was_heard = False
-        self._directory = directory
-        self._devices = devices
         self._carry = carry
         self._on_listen = on_listen
+        self._message = b""
         self._changed = asyncio.Event()
-        self._stopping = False
         self._server: grpc.aio.Server | None = None
-        self._socket: Path | None = None
-
-    @property
-    def endpoint(self) -> str:
-        return self._socket.name if self._socket else ""
 
     @property
     def there(self) -> bool:
         """Whether the socket can be found: the kubelet removes all sockets when it starts."""
-        return self._socket is not None and self._socket.exists()
+        return self.path is not None and self.path.exists()
 
-    async def start(self) -> None:
+    async def serve_on(self, path: Path, services: Mapping[str, Handlers]) -> None:
+        """Serve anew on a socket ``path``; nothing is served where it cannot be made."""
         await self.stop()
-        name = self.resource.rpartition("/")[2].replace("+", ".")
-        self._socket = self._directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock"
+        self.path = path
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        relayed: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name)) for name in RELAYED
-        }
-        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._options),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-            **relayed,
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self._server.add_insecure_port(f"unix:{self._socket}")
-        await _completed(self._server.start())
+        self._server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items())
+        )
+        try:
+            self._server.add_insecure_port(f"unix:{path}")
+            await _completed(self._server.start())
+        except (OSError, RuntimeError) as error:  # gRPC's word for a socket that cannot be made
+            log.error("cannot serve %s: %s", self.subject, error)
+            await self.stop()
 
     async def stop(self) -> None:
-        server, self._server, self._socket = self._server, None, None
-        self.registered_at, self._was_heard = None, False
+        server, self._server, self.path = self._server, None, None
         if server is not None:
-            self._stopping = True
             self._wake_streams()
-            try:
-                await _completed(server.stop(grace=LAST_ANSWERS_WITHIN_S))
-            finally:
-                self._stopping = False
+            await _completed(server.stop(grace=LAST_ANSWERS_WITHIN_S))
 
-    def announce(self, devices: bytes) -> None:
-        """Tell the kubelet of a new list of devices, a ListAndWatchResponse."""
-        self._devices = devices
+    def announce(self, message: bytes) -> None:
+        """Tell those who listen, now and later."""
+        self._message = message
         self._wake_streams()
 
-    def check_listening(self, now: float) -> None:
-        """Register again if the kubelet does not listen any more, or never began to."""
-        if self.streams:
-            self._was_heard = True
-            return
-        overdue = self.registered_at is not None and now - self.registered_at > LISTEN_WITHIN_S
-        if self._was_heard or overdue:
-            log.warning("the kubelet does not listen to %s; registering again", self.resource)
-            self.registered_at, self._was_heard = None, False
+    def relayed(self, methods: Iterable[str]) -> Handlers:
+        return {name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name)) for name in methods}
 
-    async def register(self, kubelet: grpc.aio.Channel) -> str | None:
-        """Register with the kubelet; return why that failed, None if it did not."""
-        request = pb.RegisterRequest(
-            version=VERSION, endpoint=self.endpoint, resource_name=self.resource, options=OPTIONS
-        )
-        register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
-        register = kubelet.unary_unary(REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString)
+    async def stream(self, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: ARG002 - gRPC's signature
+        server, sent = self._server, None
+        self.streams += 1
+        self._on_listen()
         try:
-            await register(request, timeout=ANSWER_WITHIN_S)
-        except grpc.aio.AioRpcError as error:
-            return error.details() or error.code().name
-        if request.endpoint == self.endpoint:  # not stopped meanwhile
-            self.registered_at = asyncio.get_running_loop().time()
-            log.info("registered %s", self.resource)
-        return None
+            while self._server is server:
+                changed, message = self._changed, self._message
+                if message != sent:
+                    yield message
+                    sent = message
+                await changed.wait()
+        finally:
+            self.streams -= 1
 
     def _wake_streams(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # -- v1beta1.DevicePlugin
-
-    async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature, as below
-        return OPTIONS.SerializeToString()
-
-    async def _list_and_watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: ARG002
-        sent: bytes | None = None
-        self.streams += 1
-        self._on_listen()
-        try:
-            while not self._stopping:
-                changed, devices = self._changed, self._devices
-                if devices != sent:
-                    yield devices
-                    sent = devices
-                await changed.wait()
-        finally:
-            self.streams -= 1
-
     async def _relay(self, method: str, request: bytes, context: Context) -> bytes:
         try:
-            return await self._carry(method, self.resource, request)
+            return await self._carry(method, self.subject, request)
         except RefusedError as error:
             await context.abort(error.code, str(error))
 
@@ -199,6 +154,60 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
     except asyncio.CancelledError:
         await doing
         raise
+
+
+class Plugin(KubeletSocket):
+    """Serves one resource to the kubelet. ``registered_at`` is when the present kubelet took this socket.
+
+    No stream means that nobody knows this resource.
+    """
+
+    registered_at: float | None = None
+    _was_heard = False
+
+    async def start(self, directory: Path) -> None:
+        name = self.subject.rpartition("/")[2].replace("+", ".")
+        handlers: Handlers = {
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._options),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.stream),
+            **self.relayed(RELAYED),
+        }
+        path = directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock"
+        await self.serve_on(path, {SERVICE: handlers})
+
+    async def stop(self) -> None:
+        self.registered_at, self._was_heard = None, False
+        await super().stop()
+
+    def check_listening(self, now: float) -> None:
+        """Register again if the kubelet does not listen any more, or never began to."""
+        if self.streams:
+            self._was_heard = True
+            return
+        overdue = self.registered_at is not None and now - self.registered_at > LISTEN_WITHIN_S
+        if self._was_heard or overdue:
+            log.warning("the kubelet does not listen to %s; registering again", self.subject)
+            self.registered_at, self._was_heard = None, False
+
+    async def register(self, kubelet: grpc.aio.Channel) -> str | None:
+        """Register with the kubelet; return why that failed, None if it did not."""
+        path = self.path
+        request = pb.RegisterRequest(
+            version=VERSION, endpoint=path.name if path else "", resource_name=self.subject, options=OPTIONS
+        )
+        register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
+        register = kubelet.unary_unary(REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString)
+        try:
+            await register(request, timeout=ANSWER_WITHIN_S)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+        if path == self.path:  # not stopped meanwhile
+            self.registered_at = asyncio.get_running_loop().time()
+            log.info("registered %s", self.subject)
+        return None
+
+    async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature
+        return OPTIONS.SerializeToString()
 
 
 class Registrar:
@@ -246,9 +255,9 @@ class Registrar:
 
     def others(self) -> bool:
         """Return whether another gateway serves the kubelet."""
-        own = {plugin.endpoint for plugin in self._plugins.values()}
+        own = {plugin.path for plugin in self._plugins.values()}
         found = self._directory.glob(f"{SOCKET_PREFIX}*.sock")
-        return any(path.name not in own and answers(path) for path in found)
+        return any(path not in own and answers(path) for path in found)
 
     async def run(self) -> None:
         try:
@@ -265,12 +274,11 @@ class Registrar:
         # Without its socket the kubelet counts a resource as gone.
         await self._remove([resource for resource in self._plugins if resource not in resources])
         for resource in resources:
-            devices = changed.get(resource)
             if resource not in self._plugins:
-                self._plugins[resource] = Plugin(resource, self._directory, devices or b"", self._carry, self._changed)
+                self._plugins[resource] = Plugin(resource, self._carry, self._changed)
                 self._watch.wake()
-            elif devices is not None:
-                self._plugins[resource].announce(devices)
+            if resource in changed:
+                self._plugins[resource].announce(changed[resource])
 
     async def let_go(self) -> None:
         """Serve nothing any more, until something is advertised anew."""
@@ -305,15 +313,9 @@ class Registrar:
             self._changed()
 
     async def _serve(self, plugin: Plugin) -> None:
-        plugin.registered_at = None
-        if not self._directory.is_dir():
-            return
-        try:
-            await plugin.start()
-        except (OSError, RuntimeError) as error:  # gRPC's word for a socket that cannot be made
-            log.error("cannot serve %s: %s", plugin.resource, error)
-            await plugin.stop()
-        if self._plugins.get(plugin.resource) is not plugin:
+        if self._directory.is_dir():
+            await plugin.start(self._directory)
+        if self._plugins.get(plugin.subject) is not plugin:
             await plugin.stop()  # no longer advertised
 
     async def _remove(self, resources: Sequence[str]) -> None:
@@ -323,7 +325,7 @@ class Registrar:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             problems = await asyncio.gather(*(plugin.register(channel) for plugin in plugins))
-        failed = {p.resource: problem for p, problem in zip(plugins, problems, strict=True) if problem is not None}
+        failed = {p.subject: problem for p, problem in zip(plugins, problems, strict=True) if problem is not None}
         if not failed:
             self._pause = 0.0
             return
@@ -341,24 +343,22 @@ def _identity(path: Path) -> Identity | None:
     return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
-_IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_ONLYDIR, _IN_IGNORED = 0x80, 0x100, 0x200, 0x01000000, 0x8000
-_HEADER = struct.Struct("iIII")  # struct inotify_event: watch, mask, cookie, length of the name
+_IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_ONLYDIR = 0x80, 0x100, 0x200, 0x01000000
+_WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for the sockets of kubelet and plugins. Where that fails, waiting is just waiting."""
+    """Watches a directory for sockets that come and go. Where that fails, waiting is just waiting."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._changed = asyncio.Event()
         self.libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = -1
-        self._watching = False
 
     async def changed(self, within: float) -> None:
         """Wait for a change, for at most so many seconds."""
-        if not self._watching:
-            self._watch()
+        self._watch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._changed.wait()
@@ -372,7 +372,6 @@ class SocketWatch:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
-        self._watching = False
 
     def _watch(self) -> None:
         if self._descriptor < 0:
@@ -381,20 +380,10 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        mask = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
-        watch = self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), mask)
-        self._watching = watch >= 0
+        # Once more is nothing, but where the directory was made anew.
+        self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:
-        try:
-            content = os.read(self._descriptor, 64 * 1024)
-        except OSError:
-            return
-        while content:
-            _, mask, _, length = _HEADER.unpack_from(content)
-            name = os.fsdecode(content[_HEADER.size : _HEADER.size + length].rstrip(b"\0"))
-            content = content[_HEADER.size + length :]
-            if mask & _IN_IGNORED:  # the directory itself is gone
-                self._watching = False
-            if mask & _IN_IGNORED or name == KUBELET_SOCKET or name.startswith(SOCKET_PREFIX):
-                self._changed.set()
+        with contextlib.suppress(OSError):
+            os.read(self._descriptor, 64 * 1024)
+        self._changed.set()

@@ -1,5 +1,5 @@
 """Reads this machine's GPUs through the NVIDIA driver's management library (NVML).
 
-``probe`` is the interface, ``nvml_probe`` implements it. ``gpu_monitor`` keeps one open, and says at any time what is
-known of the machine.
+``nvml_probe`` is a session with the driver, ``probe`` what it tells. ``gpu_monitor`` keeps a session open, and says at
+any time what is known of the machine.
 """

@@ -12,11 +12,14 @@ from itertools import chain, count
 from math import inf
 from typing import Final, Protocol
 
+import pynvml  # type: ignore[import-untyped]
+
 from gputile.api.reasons import ConditionReason
 from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
-from gputile.node.nvml.binding import Code, problem_of
-from gputile.node.nvml.probe import GpuReading, NvmlError, Probe, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.nvml_probe import RealProbe
+from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
@@ -60,13 +63,13 @@ class Monitor:
 
     def __init__(
         self,
-        open_probe: Callable[[], Probe],
+        open_probe: Callable[[], RealProbe],
         known: Inventory = NO_INVENTORY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_probe = open_probe
         self._clock = clock
-        self._probe: Probe | None = None
+        self._probe: RealProbe | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
         self._lost: frozenset[str] = frozenset()  # GPUs that a new session may find again
         self._failures = 0
@@ -131,7 +134,7 @@ class Monitor:
         self._give_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
         self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
-        lost = problem_of(Code.GPU_IS_LOST).message
+        lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in _uuids_of(gpu))
 
     def _give_indices(self, machine: ProbedMachine, *, first: bool) -> None:

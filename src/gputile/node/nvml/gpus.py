@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import pynvml  # type: ignore[import-untyped]
+
 from gputile.api.quantity import MIB
-from gputile.node.nvml.binding import ABSENT, CallError, Handle, NvmlBinding, optional
+from gputile.node.nvml.binding import ABSENT, CallError, Calls, Handle, optional
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu
 
 # GB/s one way of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
@@ -80,12 +82,7 @@ def _scale(level: int) -> float:
     return next((scale for known, scale in _SCALE if level <= known), _SCALE[-1][1])
 
 
-_NODE_SCOPE: Final = 0  # NVML_AFFINITY_SCOPE_NODE
 _NODE_WORDS: Final = 16  # 64 NUMA nodes each
-_MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
-_REMOTE_GPU, _REMOTE_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
-_MIG_ON: Final = 1
-_RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _RECOVERIES: Final = {
     1: "reset it (`nvidia-smi --gpu-reset`)",
     2: "reboot the node",
@@ -96,7 +93,7 @@ _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
 _GIB: Final = 1 << 30
 
 
-def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
+def read_gpu(nvml: Calls, handle: Handle, index: int) -> ProbedGpu:
     """Return the facts of the GPU.
 
     Raises:
@@ -106,7 +103,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
-    mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
+    mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == pynvml.NVML_DEVICE_MIG_ENABLE else Mig.OFF
     return ProbedGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -121,7 +118,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
     )
 
 
-def read_wiring(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Wiring:
+def read_wiring(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> Wiring:
     """Return the connections of the GPU.
 
     Raises:
@@ -132,7 +129,7 @@ def read_wiring(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Wiring:
     return Wiring(gpu.bus_id, (generation, width), tuple(_links(nvml, handle)))
 
 
-def trouble_of(nvml: NvmlBinding, handle: Handle) -> str | None:
+def trouble_of(nvml: Calls, handle: Handle) -> str | None:
     """Return what is wrong with a GPU that answers, None if nothing.
 
     Raises:
@@ -144,22 +141,23 @@ def trouble_of(nvml: NvmlBinding, handle: Handle) -> str | None:
         return "a broken memory row could not be remapped: replace the GPU"
     if pending or optional(0, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
         return "broken memory waits to be mapped out: reset the GPU (`nvidia-smi --gpu-reset`)"
-    field = next(iter(optional((), nvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])), None)
+    action_field = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+    field = next(iter(optional((), nvml.nvmlDeviceGetFieldValues, handle, action_field)), None)
     if field is not None and field.nvmlReturn == 0 and field.value.uiVal:
         action = field.value.uiVal
         return f"the driver asks: {_RECOVERIES.get(action, f'recovery action {action}')}"
     return None
 
 
-def _numa_node(nvml: NvmlBinding, handle: Handle) -> int:
+def _numa_node(nvml: Calls, handle: Handle) -> int:
     """Return the one NUMA node whose memory is next to the GPU; -1 where it is none, or several, as in some VMs."""
-    words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, _NODE_SCOPE)
+    words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     mask = sum(word << 64 * i for i, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
 
-def _links(nvml: NvmlBinding, handle: Handle) -> Iterator[GpuLink]:
-    for number in range(_MOST_LINKS):
+def _links(nvml: Calls, handle: Handle) -> Iterator[GpuLink]:
+    for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
         except CallError as error:
@@ -169,16 +167,16 @@ def _links(nvml: NvmlBinding, handle: Handle) -> Iterator[GpuLink]:
         if not active:
             continue
         version = optional(0, nvml.nvmlDeviceGetNvLinkVersion, handle, number)
-        kind = optional(_REMOTE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
-        if kind == _REMOTE_SWITCH:
+        kind = optional(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             yield GpuLink(version, "")
-        elif kind == _REMOTE_GPU:
+        elif kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
             peer = optional(None, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
             if peer is not None:
                 yield GpuLink(version, peer.busId.upper())
 
 
-def _instances(nvml: NvmlBinding, handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
+def _instances(nvml: Calls, handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
     for number in range(optional(0, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         instance = optional(None, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
         if instance is None:
@@ -192,7 +190,7 @@ def _instances(nvml: NvmlBinding, handle: Handle, gpu_bytes: int) -> Iterator[Mi
         )
 
 
-def _profile(nvml: NvmlBinding, instance: Handle, gpu_bytes: int) -> str:
+def _profile(nvml: Calls, instance: Handle, gpu_bytes: int) -> str:
     """Return NVIDIA's name of the instance's size: the end of its name, or made from its slices and memory.
 
     The memory in it is the instance's eighths of the GPU's memory in GB, as in NVIDIA's go-nvlib.
@@ -208,12 +206,7 @@ def _profile(nvml: NvmlBinding, instance: Handle, gpu_bytes: int) -> str:
     return f"{facts.computeInstanceSliceCount}c.{memory}"
 
 
-_GPU_SENSOR: Final = 0  # NVML_TEMPERATURE_GPU
-_CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
-_AGGREGATE: Final = 1  # NVML_AGGREGATE_ECC: over the GPU's life
-
-
-def read_gpu_values(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> GpuReading:
+def read_gpu_values(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> GpuReading:
     """Return what the GPU measures now.
 
     Raises:
@@ -222,19 +215,21 @@ def read_gpu_values(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> GpuRea
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)
+    lifetime = pynvml.NVML_AGGREGATE_ECC
+    corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return GpuReading(
         uuid=gpu.uuid,
         used=memory.used if memory is not None else None,
         busy_percent=rates.gpu if rates is not None else None,
-        celsius=optional(None, nvml.nvmlDeviceGetTemperature, handle, _GPU_SENSOR),
+        celsius=optional(None, nvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         watts=milliwatts / 1000 if milliwatts is not None else None,
-        ecc_corrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, _CORRECTED, _AGGREGATE),
-        ecc_uncorrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _AGGREGATE),
+        ecc_corrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, corrected, lifetime),
+        ecc_uncorrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, lifetime),
         processes=_processes(nvml, handle, gpu),
     )
 
 
-def _processes(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> tuple[GpuProcess, ...]:
+def _processes(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> tuple[GpuProcess, ...]:
     """Return each process once. NVML lists clients of MPS apart, and may list one process in both lists."""
     instances = {(instance.gi, instance.ci): instance.uuid for instance in gpu.instances}
     found: dict[int, GpuProcess] = {}

@@ -4,42 +4,20 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, cast
 
 import pynvml  # type: ignore[import-untyped]
 
 from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
-from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Code, EventSet, Handle, NvmlBinding, NvmlEvent, optional
+from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Calls, Handle, optional
 from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_values, read_wiring, trouble_of
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
-_XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
-_SYSTEM_LEVEL: Final = 50  # NVML_TOPOLOGY_SYSTEM
 _MOST_EVENTS: Final = 64  # taken by one watch
 _FAILED_WAIT_S: Final = 0.5  # between two waits that fail at once
 
-T = TypeVar("T")
-P = ParamSpec("P")
 Listed = tuple[Handle, ProbedGpu]
-
-
-class _Calls:
-    """The binding's functions, with ``CallError`` in place of its own errors."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(pynvml, name)
-
-        def call(*args: object) -> Any:
-            try:
-                return function(*args)
-            except pynvml.NVMLError as error:
-                raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # an unhealthy GPU can answer bytes that are no text
-                raise CallError(Code.UNKNOWN, name) from error
-
-        setattr(self, name, call)
-        return call
 
 
 def open_real() -> "RealProbe":
@@ -48,23 +26,26 @@ def open_real() -> "RealProbe":
     Raises:
         NvmlError: there is no driver, or it does not work.
     """
-    nvml = cast(NvmlBinding, _Calls())
+    nvml = Calls()
     _machine_wide(nvml.nvmlInit)
     return RealProbe(nvml)
 
 
 class RealProbe:
-    """One session with NVML."""
+    """One session with NVML, for one thread. What fails as the driver goes away raises NvmlError."""
 
-    def __init__(self, nvml: NvmlBinding) -> None:
+    def __init__(self, nvml: Calls) -> None:
         self._nvml = nvml
         self._listed: tuple[Listed, ...] = ()
         self._bandwidth: tuple[tuple[float, ...], ...] = ()
-        self._events: EventSet | None = None
+        self._events: Any = None
         self._open = True
 
     def inventory(self) -> ProbedMachine:
-        """Return the machine's GPUs, read anew; the bandwidth only where other GPUs are there than before."""
+        """Return the machine's GPUs, read anew; the bandwidth only where other GPUs are there than before.
+
+        A GPU that cannot be read is left out, and named among the problems.
+        """
         nvml = self._nvml
         listed: list[Listed] = []
         problems: list[Problem] = []
@@ -99,7 +80,7 @@ class RealProbe:
             try:
                 signs += self._signs_of(self._nvml.nvmlEventSetWait(self._events, left_ms))
             except CallError as error:
-                if error.code == Code.TIMEOUT:
+                if error.code == pynvml.NVML_ERROR_TIMEOUT:
                     break
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
@@ -110,9 +91,11 @@ class RealProbe:
         return tuple(signs)
 
     def examine(self) -> tuple[Examined, ...]:
+        """Return a sign for each GPU and MIG instance that the last inventory listed."""
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
+        """Return what the listed GPUs measure, without those that do not answer."""
         found = []
         for handle, gpu in self._listed:
             with suppress(CallError):  # its examination says why it does not answer
@@ -137,9 +120,9 @@ class RealProbe:
 
         def level(i: int, j: int) -> int:
             try:
-                return self._nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[j])
+                return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[j]))
             except CallError:
-                return _SYSTEM_LEVEL
+                return int(pynvml.NVML_TOPOLOGY_SYSTEM)
 
         return bandwidth_matrix(wirings, level)
 
@@ -155,7 +138,7 @@ class RealProbe:
         registered = 0
         for handle, _ in listed:
             with suppress(CallError):
-                self._nvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
+                self._nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
                 registered += 1
         self._events = events
         if not registered:
@@ -167,9 +150,9 @@ class RealProbe:
             with suppress(CallError):
                 self._nvml.nvmlEventSetFree(events)
 
-    def _signs_of(self, event: NvmlEvent) -> Iterator[XidSeen]:
+    def _signs_of(self, event: Any) -> Iterator[XidSeen]:
         """Return an XID's sign for the GPU, or for the MIG instances that it names."""
-        if event.eventType != _XID_EVENT:
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
         # The handle is compared, not asked: a GPU that just fell off the bus cannot tell its UUID.
         where = _address(event.device)
@@ -197,10 +180,10 @@ class RealProbe:
             yield Examined(uuid, trouble, doubtful)
 
 
-def _machine_wide(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
     """Call what no machine with a working driver refuses."""
     try:
-        return function(*args, **kwargs)
+        return function(*args)
     except CallError as error:
         raise NvmlError(error.problem) from error
 

@@ -1,12 +1,11 @@
-"""Defines what a probe of the machine's GPUs tells, and the interface that every backend has."""
+"""Defines what a probe of the machine's GPUs tells, and what of it is published for the scheduler."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from gputile.api.reasons import ConditionReason
 from gputile.api.well_known import Mode
-from gputile.core.devices.gpu_health import Health, Sign
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 
 
@@ -111,37 +110,6 @@ class GpuReading:
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     processes: tuple[GpuProcess, ...] = ()
-
-
-class Probe(Protocol):
-    """One open session with the driver. Not for use by several threads at once."""
-
-    def inventory(self) -> ProbedMachine:
-        """Return the machine's GPUs; one that cannot be read is left out and named among the problems.
-
-        Raises:
-            NvmlError: the driver does not answer any more.
-        """
-
-    def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for at most ``seconds`` until the driver reports something, and return it.
-
-        Raises:
-            NvmlError: the driver does not answer any more.
-        """
-
-    def examine(self) -> tuple[Sign, ...]:
-        """Return a sign for each GPU and MIG instance that the last inventory listed.
-
-        Raises:
-            NvmlError: the driver does not answer any more.
-        """
-
-    def readings(self) -> tuple[GpuReading, ...]:
-        """Return what the GPUs that the last inventory listed measure, without those that do not answer."""
-
-    def close(self) -> None:
-        """End the session; it may be called twice."""
 
 
 def inventory_of(

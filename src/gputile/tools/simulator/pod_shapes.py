@@ -1,32 +1,39 @@
-"""Finds the pods of objects whose kind nobody listed, by the shape of what stands in them.
+"""Finds the pods of an object of another project's kind by the shape of what stands in it.
 
 A list of ``containers`` is a pod's, and a mapping whose resources name GPUs is a container. How many pods there are is
-said by fields such as ``replicas`` beside or above them. What was found is told to the user, since it is an inference.
+said by fields such as ``replicas`` beside or above them. The table of kinds refines that. What it does not know is told
+to the user, since it is an inference.
 """
 
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import msgspec
 
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX, WHOLE_GPU
+from gputile.api.wording import kind_of
 from gputile.tools.simulator.fields import Json, broken_fields, names_of_fields
 from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.pod_kinds import PodsOfKind, Step, entries, written
-from gputile.tools.simulator.pod_templates import MOST_PODS_OF_A_TEMPLATE, Group
+from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 
+Step = str | int
+MOST_PODS_OF_A_TEMPLATE: Final = 100_000
+_LONGEST_KEY: Final = 63  # characters of it in a pod's name
 _POD: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
-# Fields that count pods, in the order in which they are looked for.
+# Fields whose product counts pods, of each line the first that is there.
 _COUNTS: Final = (
-    "replicas",
-    "minReplicas",
-    "numNodes",
-    "instances",
-    "workers",
-    "numReplicas",
-    "replicaCount",
-    "parallelism",
+    ("replicas", "minReplicas", "numNodes", "instances", "workers", "numReplicas", "replicaCount", "parallelism"),
+    ("numOfHosts",),
 )
+_EACH: Final = "*"
+# Annotations by which JobSets and LeaderWorkerSets ask for topology domains of their own. Their webhooks write
+# affinities for that into the pods, which differ from Job to Job and are not known here.
+_EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
 # What decides where a pod goes, and may stand beside a container that has no pod of its own.
 _PLACING: Final = (
     "affinity",
@@ -36,6 +43,7 @@ _PLACING: Final = (
     "tolerations",
     "topologySpreadConstraints",
 )
+_NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # How kinds are called that describe pods for other objects, and kinds whose amounts are bounds.
 _DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
 _BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
@@ -49,30 +57,165 @@ _OTHERS_AMOUNTS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The pods of one template, which stands at ``steps``; ``told`` says of them what was found.
+
+    ``rule`` is what the table says of them, None where it does not know them.
+    """
+
+    steps: tuple[Step, ...]
+    template: Json
+    count: int
+    key: str
+    told: str
+    rule: PodsOfKind | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the template stands, as messages show it."""
+        return written(self.steps)
+
+    def name(self, owner: str, number: int) -> str:
+        """Return the name of pod ``number``."""
+        named = self.rule.name if self.rule is not None else ""
+        pattern = named or ("{name}-{key}-{number}" if self.key else "{name}-{number}")
+        if "{number}" not in pattern and self.count > 1:
+            pattern += "-{number}"
+        return _filled(pattern, owner, self.key.lower()[:_LONGEST_KEY], number)
+
+    def labels(self, owner: str, number: int) -> dict[str, str]:
+        """Return what its controller adds to the labels of pod ``number``."""
+        added = self.rule.labels if self.rule is not None else {}
+        return {label: _filled(text, owner, self.key, number) for label, text in added.items()}
+
+
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found: ``told`` says so of each template. ``unturned`` is where other GPU amounts stand."""
+    """The pods that were found, and sentences about it. ``unturned`` is where other GPU amounts stand."""
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     unturned: list[str] = field(default_factory=list)
 
 
-def pods_by_shape(manifest: Manifest) -> ShapedPods:
-    """Return the pods of an object of any kind; none of one that is a template for other objects."""
-    found = ShapedPods()
-    if manifest.kind.endswith(_DEFINITIONS):
-        found.told.append("describes pods for other objects, and makes none itself")
-        return found
-    search = _ShapeSearch(found)
+def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods:
+    """Return the pods of an object of any kind, refined by what the table says of its ``kind``.
+
+    An object that is a template for other objects has none.
+
+    Raises:
+        ManifestError: a number of pods is not one, or rules that are not known here decide where the pods may go.
+    """
+    if found := _EXCLUSIVE.search(msgspec.json.encode(manifest.body)):
+        rule = (
+            "which domains its pods get is not judged here: leave the annotation out to see where they fit without it"
+        )
+        raise manifest.origin.error(f"annotations[{found[1].decode()}]", rule)
+    pods = ShapedPods()
+    if kind is None and manifest.kind.endswith(_DEFINITIONS):
+        pods.told.append("describes pods for other objects, and makes none itself")
+        return pods
+    search = _ShapeSearch(pods, manifest, is_known=kind is not None)
     for key, value in manifest.body.items():
         if key not in ("apiVersion", "kind", "metadata", "status"):
             search.walk(value, (key,), _PodCount())
     if manifest.kind.endswith(_BOUNDS):
-        found.unturned.clear()
-    if not found.groups and not found.unturned:
-        found.told.append("has no template of pods and asks for no GPU: it makes no pods here")
-    return found
+        pods.unturned.clear()
+    if not pods.groups and not pods.unturned:
+        pods.told.append("has no template of pods and asks for no GPU: it makes no pods here")
+    if kind is not None:
+        pods.groups = list(_refined(manifest, kind, pods.groups))
+        if any(group.rule for group in pods.groups):
+            pods.unturned.clear()
+    pods.told += [group.told for group in pods.groups if group.rule is None]
+    return pods
+
+
+def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
+    """Yield the groups, those that the table knows with its names, labels and numbers."""
+    known = set[tuple[Step, ...]]()
+    for rule in kind.pods:
+        for path in filter(None, (rule.template, rule.otherwise)):
+            found = [(group, keys) for group in groups if (keys := _matched(group.steps, path)) is not None]
+            for group, keys in found:
+                known.add(group.steps)
+                numbers = [_number(manifest, each, keys) for each in rule.count]
+                count = math.prod(numbers) if numbers else group.count
+                key = _called(manifest.body, group.steps[: path.split(".").index(_EACH) + 1]) if keys else ""
+                whole = value_at(manifest.body, group.steps)  # with fields that a template does not have
+                template = whole if "spec" in whole else group.template
+                yield replace(group, template=template, count=count, key=key, rule=rule)
+            if found:
+                break
+    yield from (group for group in groups if group.steps not in known)
+
+
+def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
+    """Return the steps that "*" stands for in a path, None where it does not lead there."""
+    names = path.split(".")
+    if len(names) != len(steps) or any(name not in (_EACH, step) for name, step in zip(names, steps, strict=True)):
+        return None
+    return [step for name, step in zip(names, steps, strict=True) if name == _EACH]
+
+
+def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
+    """Return the number at a path whose "*" are ``keys``."""
+    asked = Count(path=count) if isinstance(count, str) else count
+    rest = iter(keys)
+    steps = [next(rest, name) if name == _EACH else name for name in asked.path.split(".")]
+    value = value_at(manifest.body, steps)
+    number = asked.default if value is None else value
+    _check_count(manifest, number, steps)
+    return max(0, int(number) + asked.plus)
+
+
+def _check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None:
+    if not _is_count(number):
+        said = f"{str(number)[:30]} is not in 0 to {MOST_PODS_OF_A_TEMPLATE:,}"
+        rule = said if type(number) is int else f"must be a whole number, is {kind_of(number)}"
+        raise manifest.origin.error(written(steps), rule)
+
+
+def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
+    """Return whether an object holds its pods back."""
+    found = value_at(manifest.body, kind.suspended.split(".")) if kind.suspended else None
+    return found is not None and found is not False
+
+
+def value_at(value: Any, steps: Iterable[Step]) -> Any:
+    """Return what stands at a path, None where nothing does."""
+    for step in steps:
+        if isinstance(value, list) and isinstance(step, int):
+            value = value[step]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _called(body: Json, steps: tuple[Step, ...]) -> str:
+    """Return what an entry is called: its key in small letters, in a list its name, or its number if it has none."""
+    if isinstance(steps[-1], str):
+        return steps[-1].lower()
+    entry = value_at(body, steps)
+    names = entry if isinstance(entry, dict) else {}
+    return next((names[each] for each in _NAMES if isinstance(names.get(each), str)), str(steps[-1]))
+
+
+def written(steps: Iterable[Step]) -> str:
+    """Return steps as messages show them: ``spec.tasks[0]``."""
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def _filled(pattern: str, owner: str, key: str, number: int) -> str:
+    return pattern.replace("{name}", owner).replace("{key}", key).replace("{number}", str(number))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_PODS_OF_A_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +225,12 @@ class _PodCount:
     pods: int = 1
     said_by: tuple[str, ...] = ()
 
-    def within(self, value: Json, steps: tuple[Step, ...]) -> "_PodCount":
-        """Return the count below a mapping, which may have a number of its own."""
-        for name in _COUNTS:
-            number = value.get(name)
-            if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST_PODS_OF_A_TEMPLATE:
-                resumed = " (is 0: judged as if 1)" if number == 0 else ""
-                return _PodCount(self.pods * max(number, 1), (*self.said_by, written((*steps, name)) + resumed))
-        return self
-
 
 class _ShapeSearch:
-    def __init__(self, found: ShapedPods) -> None:
+    def __init__(self, found: ShapedPods, manifest: Manifest, *, is_known: bool) -> None:
         self._found = found
+        self._manifest = manifest
+        self._is_known = is_known  # so what counts pods in other objects of its kind does so in this one
 
     def walk(self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None) -> None:
         """Look for pods in what stands at ``steps``; ``above`` is the mapping that it is in."""
@@ -103,7 +239,7 @@ class _ShapeSearch:
                 self.walk(item, (*steps, number), count, above)
         if not isinstance(value, dict):
             return
-        count = count.within(value, steps)
+        count = self._count(value, steps, count)
         if _is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
         elif any(_is_requirements(each) for each in value.values()):
@@ -116,8 +252,23 @@ class _ShapeSearch:
                 self._found.unturned.append(written(steps))
             self._walk_rest(value, steps, count)
 
+    def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
+        """Return the count below a mapping, which may have numbers of its own; 0 counts in a stored object only."""
+        for names in _COUNTS:
+            name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
+            if name is None or not (self._is_known or _is_count(value[name])):
+                continue
+            number = value[name]
+            _check_count(self._manifest, number, (*steps, name))
+            if name == "parallelism" and _is_count(value.get("completions")):
+                number = min(number, value["completions"])
+            resumed = not number and not self._manifest.stored
+            said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
+            above = _PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
+        return above
+
     def _walk_rest(self, value: Json, steps: tuple[Step, ...], count: _PodCount, skip: tuple[str, ...] = ()) -> None:
-        for key, item in entries(value):
+        for key, item in value.items():
             if key not in skip and not _is_requirements(item):
                 self.walk(item, (*steps, key), count, value)
 
@@ -139,17 +290,14 @@ class _ShapeSearch:
 
     def _add(self, spec: Json, metadata: Json, steps: tuple[Step, ...], count: _PodCount) -> None:
         kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-        name = next(
-            (each for each in reversed(steps) if isinstance(each, str) and each not in ("spec", "template")), ""
-        )
-        self._found.groups.append(
-            Group(
-                steps, {"metadata": kept, "spec": spec}, count.pods, PodsOfKind(template=written(steps)), name.lower()
-            )
-        )
+        telling = [number for number, step in enumerate(steps) if step not in ("spec", "template")]
+        key = _called(self._manifest.body, steps[: telling[-1] + 1]) if telling else ""
+        if key.isdecimal():  # of an entry without a name: that of its list
+            key = next((each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)), key)
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items())) or "no GPU"
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
-        self._found.told.append(f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}")
+        told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
+        self._found.groups.append(Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told))
 
 
 def _is_containers(value: Any) -> bool:

@@ -12,9 +12,11 @@ from typing import Any, Final
 from gputile.tools.simulator.controllers import MAKERS, template_path
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.pod_kinds import EACH, PodKinds, places_at, written
+from gputile.tools.simulator.pod_kinds import PodKinds
+from gputile.tools.simulator.pod_shapes import pods_by_shape, value_at
 
-_CLAIMS: Final = "spec.volumeClaimTemplates"
+_CLAIMS: Final = "volumeClaimTemplates"
+_CLAIM_NAME: Final = ("metadata", "name")
 _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
 _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
 # What RBAC says, which admission does not: User "ci" cannot create resource "pods" in API group "" ...
@@ -54,34 +56,35 @@ def questions(manifests: Iterable[Manifest], kinds: PodKinds) -> Iterator[Questi
         if isinstance(metadata, dict) and "managedFields" in metadata:  # which nobody may write
             body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
         yield Question(manifest, manifest.api_version, manifest.kind, body)
-        for path, template, claims in _templates(manifest, kinds):
-            yield Question(manifest, "v1", "Pod", _pod(manifest, template, claims), path)
+        for path, template in _templates(manifest, kinds):
+            yield Question(manifest, "v1", "Pod", _pod(manifest, template), path)
 
 
-def _templates(manifest: Manifest, kinds: PodKinds) -> Iterator[tuple[str, Json, Sequence[str]]]:
-    """Yield each template of pods that can be found, its path, and the names of the claims that its pods get."""
-    if manifest.api_version == MAKERS.get(manifest.kind):
-        places = [(".".join(template_path(manifest.kind)), _CLAIMS if manifest.kind == "StatefulSet" else "")]
-    else:
-        found = kinds.find(manifest)
-        rules = found.pods if found is not None else ()
-        places = [
-            (rule.template if any(places_at(manifest.body, rule.template)) else rule.otherwise, rule.claims)
-            for rule in rules
-        ]
-    for path, claims in places:
-        found_names = places_at(manifest.body, f"{claims}.{EACH}.metadata.name" if claims else "")
-        names = [place.value for place in found_names if isinstance(place.value, str)]
-        for place in places_at(manifest.body, path):
-            if isinstance(place.value, dict) and isinstance(place.value.get("spec"), dict):
-                yield written(place.steps), place.value, names
+def _templates(manifest: Manifest, kinds: PodKinds) -> Iterator[tuple[str, Json]]:
+    """Yield each template of pods that is known to be one, and its path."""
+    found = kinds.find(manifest)
+    if manifest.api_version == MAKERS.get(manifest.kind) and manifest.kind != "Pod":
+        steps = template_path(manifest.kind)
+        template = value_at(manifest.body, steps)
+        if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+            yield ".".join(steps), {**template, **_claims(value_at(manifest.body, steps[:-1]))}
+    elif found is not None:
+        for group in {group.steps: group for group in pods_by_shape(manifest, found).groups if group.rule}.values():
+            yield group.path, {**group.template, **_claims(value_at(manifest.body, group.steps[:-1]))}
 
 
-def _pod(manifest: Manifest, template: Json, claims: Sequence[str]) -> dict[str, Any]:
-    """Return a pod as a controller makes it of a template: with the volumes of the ``claims`` that are made for it."""
+def _claims(beside: Any) -> Json:
+    """Return the templates of claims that stand beside a template of pods."""
+    found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
+    return {_CLAIMS: found} if isinstance(found, list) else {}
+
+
+def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
+    """Return a pod as a controller makes it of a template: with the volumes of the claims that are made for it."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
+    claims = [name for each in template.get(_CLAIMS, ()) if isinstance(name := value_at(each, _CLAIM_NAME), str)]
     volumes = spec.get("volumes")
     if claims and isinstance(volumes, list | None):
         others = [each for each in volumes or () if not isinstance(each, dict) or each.get("name") not in claims]

@@ -32,7 +32,6 @@ from gputile.tools.simulator.controllers import (
     workload_of,
 )
 from gputile.tools.simulator.fields import (
-    MISSING,
     POD_TEMPLATE,
     Broken,
     Json,
@@ -42,6 +41,7 @@ from gputile.tools.simulator.fields import (
     broken_fields,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
+from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -51,25 +51,13 @@ from gputile.tools.simulator.manifests import (
     Origin,
     decode,
 )
-from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
-from gputile.tools.simulator.pod_maker import PodMaker, common_labels
-from gputile.tools.simulator.pod_shapes import asks_for_gpus, pods_by_shape
-from gputile.tools.simulator.pod_templates import (
-    Group,
-    broken_custom,
-    groups,
-    is_suspended,
-    used_instead,
-)
+from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000
+MISSING: Final = "Required value"
 _USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
-_POD_GROUPS_FIELDS: Final = {
-    "": ("apiVersion", "kind", "metadata", "spec", "status"),
-    "spec": ("minMember", "minResources", "scheduleTimeoutSeconds"),
-}
 # Earlier or mistaken groups of the kinds that make pods: an object in one is meant to be of Kubernetes' own kind.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
@@ -176,7 +164,6 @@ class _Expander:
         self._mistyped = MistypedResources(nodes)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
-        self._uids: dict[str, str] = {}
 
     def add(self, manifest: Manifest) -> None:
         """Check an object, and add its pods.
@@ -187,8 +174,6 @@ class _Expander:
         for pod in self._pods(manifest):
             if pod.key in self._names:
                 raise manifest.origin.error("metadata.name", f"there is already a pod {pod.key}")
-            if (other := self._uids.setdefault(pod.metadata.uid, pod.key)) != pod.key:
-                raise manifest.origin.error("metadata.uid", f"the pod {other} has this UID already")
             if len(self._names) == MOST_PODS:
                 raise manifest.origin.error("", f"with it there are more than {MOST_PODS:,} pods")
             self._names.add(pod.key)
@@ -199,7 +184,7 @@ class _Expander:
         own = kubernetes_kinds().kinds.get(manifest.api_version, {})
         if kind in own:
             if own[kind]:
-                self._check_fields(manifest, own[kind])
+                self._refuse(manifest, broken_fields(own[kind], manifest.body))
             else:
                 self._check_metadata(manifest)
             if kind == "Node" and not manifest.described:
@@ -212,13 +197,10 @@ class _Expander:
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
         self._check_metadata(manifest)
         if (manifest.api_version, kind) == POD_GROUP:
-            self._check_pod_group(manifest)
             return iter(())
         found = self._intake.kinds.find(manifest)
-        if found is not None:
-            return self._of_other(manifest, found) if found.pods else iter(())
-        if _may_be_custom(manifest):
-            return self._by_shape(manifest)
+        if found is not None or _may_be_custom(manifest):
+            return self._of_other(manifest, found)
         unknown = self._unknown(manifest)
         if self._intake.ignore_unknown and kind not in MAKERS:
             self._note(f"ignored: {unknown}", manifest)
@@ -247,41 +229,24 @@ class _Expander:
         for step in steps:
             written = written.get(step, {})
         template = self._template(origin, ".".join(steps), written, owner.namespace)
-        labels = common_labels(kind, owner, template, workload.manual_selector)
+        labels = common_labels(kind, owner, template)
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
         given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
         yield from CONTROLLERS[kind](given)
 
-    def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
-        """Yield the pods of an object whose kind the table knows."""
-        owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
-        if kind.owned:
-            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
-            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        suspended = is_suspended(manifest, kind) and manifest.stored
-        if suspended:
-            self._note("is suspended and makes no pods", manifest)
-        elif is_suspended(manifest, kind):
-            self._note(AS_IF_RESUMED, manifest)
-        if gang := gang_of_others(manifest.body):
-            self._note(gang, manifest)
-        if path := used_instead(manifest, kind):
-            self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
-        self._refuse(manifest, list(broken_custom(manifest, kind)))
-        for group in groups(manifest, kind):
-            yield from self._of_group(manifest, owner, group, 0 if suspended else group.count)
-
-    def _by_shape(self, manifest: Manifest) -> Iterator[Pod]:
-        """Yield the pods that an object of an unknown kind has by its shape, and say which these are.
+    def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
+        """Yield the pods of an object of another project's kind, and say of those that the table does not know.
 
         Raises:
             ManifestError: it asks for GPUs, and no pod can be made of what does.
         """
-        found = pods_by_shape(manifest)
+        if kind is not None and not kind.pods:
+            return
+        found = pods_by_shape(manifest, kind)
         for text in found.told:
-            self._note(f"by its shape: {text}{self._misspelt(manifest)}", manifest)
+            self._note(f"by its shape: {text}{self._misspelt(manifest) if kind is None else ''}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
             said = f"it asks for GPUs, and which pods ask for them is not known: {self._intake.tell_kinds}"
@@ -293,11 +258,18 @@ class _Expander:
         if gang := gang_of_others(manifest.body):
             self._note(gang, manifest)
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
+        suspended = kind is not None and is_suspended(manifest, kind)
+        if suspended:
+            self._note("is suspended and makes no pods" if manifest.stored else AS_IF_RESUMED, manifest)
+        if kind is not None and kind.owned:
+            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
+            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
         for group in found.groups:
+            count = 0 if suspended and manifest.stored else group.count
             try:
-                yield from self._of_group(manifest, owner, group, group.count)
+                yield from self._of_group(manifest, owner, group, count)
             except ManifestError as error:
-                if asks_for_gpus(group.template["spec"]):
+                if group.rule is not None or asks_for_gpus(group.template["spec"]):
                     raise
                 self._note(f"by its shape: ignored: {error}", manifest)
 
@@ -327,16 +299,14 @@ class _Expander:
         """Return the stored form that all pods of a template share.
 
         Raises:
-            ManifestError: the template has no pods, or they are refused.
+            ManifestError: the template has no containers, or its pods are refused.
         """
-        if not template.get("spec"):
-            raise origin.error(f"{path}.spec.containers", MISSING)
         metadata = template.get("metadata", {}) | {"namespace": namespace}
-        return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
+        return self._admitted(origin, path, {"metadata": metadata, "spec": template.get("spec")})
 
     def _admitted(self, origin: Origin, path: str, pod: Json) -> Pod:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
-        if not spec:
+        if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
         for each in spec.get("resourceClaims", ()):
             if why := self._intake.claims.why_not(pod["metadata"]["namespace"], each):
@@ -392,22 +362,8 @@ class _Expander:
         unit_mib = self._intake.admission.configuration.unit_mib
         self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
 
-    def _check_fields(self, manifest: Manifest, type_name: str) -> None:
-        """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""
-        broken = broken_fields(type_name, manifest.body)
-        self._refuse(manifest, [each for each in broken if each[1] != MISSING or manifest.kind in MAKERS])
-
     def _check_metadata(self, manifest: Manifest) -> None:
         self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))
-
-    def _check_pod_group(self, manifest: Manifest) -> None:
-        found: list[Broken] = []
-        for part, known in _POD_GROUPS_FIELDS.items():
-            owner = manifest.body.get(part, {}) if part else manifest.body
-            prefix = f"{part}." if part else ""
-            unknown = [name for name in owner if name not in known]
-            found += ((f"{prefix}{name[:60]}", f"unknown field{nearest(name, known)}") for name in unknown)
-        self._refuse(manifest, found)
 
     def _refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
         if not broken:

@@ -1,27 +1,23 @@
 """Finds what is wrong with an installation as a whole, which no component's own state tells (U11).
 
-That is an API server that is too old, an upgrade that Helm has not brought to its end, a configuration that is refused,
-components of two images or that are not there, and another extender that gives the same GPUs away.
+That is an upgrade that Helm has not brought to its end, a configuration that is refused, components that are not there,
+and another extender that gives the same GPUs away.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.wording import described, first_of
-from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
+from gputile.api.quantity import decimal
+from gputile.api.wording import described
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServiceAccount
 from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
-OLDEST_KUBERNETES: Final = (1, 30)  # as the chart's kubeVersion
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 # Labels of the pods of gpushare's manifest and of HAMi's chart: both write to pods which GPU they get.
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
-# The chart's containers that run gputile's own image: others are kube-scheduler, and what somebody has added.
-OWN_CONTAINERS: Final = frozenset(("agent", "mounts", "controller", "webhook", "web", "extender"))
-_MOST_NAMED: Final = 10  # images, and components of one image: there are fewer unless somebody lies
-_LONGEST_LABEL: Final = 63  # characters of a label's value
+_MOST_DIGITS: Final = 9  # of a revision's number
 _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
 
 
@@ -34,16 +30,6 @@ class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
     state: Annotated[RolloutState, described("How far the installation can be at most; Ready where it hinders none.")]
 
 
-def old_server(version: ServerVersion) -> list[InstallationProblem]:
-    """Return the problem of an API server that is older than gputile needs, if it is, or does not say so."""
-    major, minor = _number(version.major), _number("".join(filter(str.isdecimal, version.minor)))
-    if major is None or minor is None or (major, minor) >= OLDEST_KUBERNETES:
-        return []
-    needed = ".".join(map(str, OLDEST_KUBERNETES))
-    rule = f"Kubernetes {needed} or later is needed, and this is {version.git_version or f'{major}.{minor}'}"
-    return [InstallationProblem("API server", rule, f"upgrade the cluster to Kubernetes {needed}", RolloutState.FAILED)]
-
-
 def unfinished_releases(
     revisions: Iterable[HelmRevision], names: Iterable[str], namespace: str
 ) -> list[InstallationProblem]:
@@ -51,16 +37,10 @@ def unfinished_releases(
     latest: dict[str, tuple[int, str]] = {}
     for revision in revisions:
         labels = revision.metadata.labels
-        name, number = labels.get("name", ""), _number(labels.get("version", ""))
-        if number is not None:
-            latest[name] = max(latest.get(name, (0, "")), (number, labels.get("status", "")))
+        name, number = labels.get("name", ""), decimal(labels.get("version", ""), _MOST_DIGITS)
+        latest[name] = max(latest.get(name, (0, "")), (number, labels.get("status", "")))
     found = (_unfinished(name, *latest[name], namespace) for name in sorted(set(names)) if name in latest)
     return [problem for problem in found if problem is not None]
-
-
-def _number(text: str) -> int | None:
-    """Return a number in decimal digits; None where it is none, or longer than a label can be."""
-    return int(text) if text.isdecimal() and len(text) <= _LONGEST_LABEL else None
 
 
 def _unfinished(name: str, number: int, status: str, namespace: str) -> InstallationProblem | None:
@@ -91,29 +71,6 @@ def refused_configuration(why: str) -> InstallationProblem:
         f"{why}; components that run keep what they had, and one that starts anew does not run",
         "correct the values by helm upgrade, or go back (helm rollback)",
         RolloutState.FAILED,
-    )
-
-
-def mixed_images(workloads: Iterable[Deployment | DaemonSet]) -> list[InstallationProblem]:
-    """Return the problem of components that are told to run different images of gputile, if they are."""
-    images: dict[str, set[str]] = defaultdict(set)
-    for workload in workloads:
-        spec = workload.spec.template.spec
-        for container in (*spec.init_containers, *spec.containers):
-            if container.name in OWN_CONTAINERS:
-                images[container.image].add(name_of(workload))
-    return [_mixed(images)] if len(images) > 1 else []
-
-
-def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
-    told = [f"{first_of(sorted(components), _MOST_NAMED)}: {image}" for image, components in sorted(images.items())]
-    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    return InstallationProblem(
-        "images",
-        f"components are to run different ones ({'; '.join(told[:_MOST_NAMED])}{more})",
-        "finish the upgrade (helm upgrade), or go back (helm rollback), with --force-conflicts where Helm names a "
-        "conflict; neighbouring minor versions work together",
-        RolloutState.DEPLOYING,
     )
 
 

@@ -21,8 +21,9 @@ from prometheus_client.samples import Sample
 from gputile.api.quantity import MIB
 from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
 from gputile.api.workloads import RunningPod
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.objects import NO_QUERY, Query, Reading, list_all
+from gputile.kube.objects import NO_QUERY, Query
 from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
@@ -31,7 +32,6 @@ _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
 _STARTED: Final = "gputile_agent_agents_started_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
 _OF_AGENT: Final = "gputile_agent_"
-_MOST: Final = 1 << 53  # bytes or seconds: more than any node has, and the last whole number that a float counts to
 _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
 _MOST_S: Final = 5.0  # for one agent's answer, tries included
 _LIST_AGAIN_S: Final = 60.0
@@ -77,13 +77,13 @@ def agent_reading(text: bytes) -> AgentReading:
             for each in family.samples:
                 if each.name == _USED:
                     on, index = pod_bytes.setdefault(_pod(each), {}), int(each.labels["gpu"])
-                    on[index] = on.get(index, 0) + int(_amount(each))
+                    on[index] = on.get(index, 0) + int(each.value)
                 elif each.name == _TIME:
-                    pod_seconds[_pod(each)] = pod_seconds.get(_pod(each), 0.0) + _amount(each)
+                    pod_seconds[_pod(each)] = pod_seconds.get(_pod(each), 0.0) + each.value
                 elif each.name == _GPU_USED:
-                    gpu_bytes[int(each.labels["gpu"])] = int(_amount(each))
+                    gpu_bytes[int(each.labels["gpu"])] = int(each.value)
                 elif each.name == _STARTED:
-                    agents_started = int(_amount(each))
+                    agents_started = int(each.value)
     except (ValueError, OverflowError, LookupError) as error:
         raise UnreadableMetrics(f"{type(error).__name__}: {error}") from error
     return AgentReading(pod_bytes, pod_seconds, gpu_bytes, agents_started)
@@ -92,12 +92,6 @@ def agent_reading(text: bytes) -> AgentReading:
 def mib(count: int) -> int:
     """Return bytes as MiB, rounded up: what uses anything does not use nothing."""
     return -(-count // MIB)
-
-
-def _amount(sample: Sample) -> float:
-    if not 0 <= sample.value <= _MOST:  # nor NaN, of which both comparisons are false
-        raise ValueError(f"{sample.name} is {sample.value}")
-    return sample.value
 
 
 def _pod(sample: Sample) -> str:
@@ -178,7 +172,7 @@ class UsageUnknown(Exception):
 class UsageReader:
     """Asks the agents of the release in ``namespace``."""
 
-    def __init__(self, connection: Reading, namespace: str) -> None:
+    def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
         self._namespace = namespace
         self._listing = asyncio.Lock()

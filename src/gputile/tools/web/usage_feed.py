@@ -6,7 +6,7 @@ samples are lost when the process ends; Prometheus keeps them for longer. The no
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,20 +21,17 @@ KEPT_S: Final = 3600.0
 MOST_NODES: Final = 128
 MOST_PODS: Final = 1000
 _IN_SIGHT_S: Final = 60.0
-_LOOKED_AT_S: Final = 30.0  # who has a node in sight asks of it more often; one that nobody asks of gives way to others
 _ASK_AGAIN_S: Final = 300.0  # whom the API server has refused: rights are granted by people
 _LOOK_EVERY_S: Final = 1.0
 _AT_ONCE: Final = 8
-_TOO_MANY: Final = f"use is read of {MOST_NODES} nodes at a time, and others look at as many"
 _NOT_MEASURED: Final = "its agent does not measure it; without gputile's library that needs agent.hostPID of the chart"
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A node that ``viewer`` looked at last; ``made`` says of which pods ``usage`` is."""
+    """A node that somebody looks at; ``made`` says of which pods ``usage`` is."""
 
-    viewer: str = ""
     looked_s: float = 0.0
     until_s: float = 0.0
     due_s: float = 0.0
@@ -45,8 +42,8 @@ class _Followed:
 class UsageFeed:
     """The use of nodes that are followed. One event loop owns it.
 
-    ``made`` returns when the pods were created that are on a node now. Viewers are told apart by a name, so that one
-    who opens very much leaves room for others.
+    ``made`` returns when the pods were created that are on a node now. Of too many nodes the one gives way that nobody
+    has looked at for longest.
     """
 
     def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:
@@ -78,20 +75,18 @@ class UsageFeed:
                     pass
                 self._wake.clear()
 
-    def of_nodes(self, names: Iterable[str], viewer: str = "") -> UsageAnswer:
+    def of_nodes(self, names: Iterable[str]) -> UsageAnswer:
         """Return what is known of these nodes, and follow them for a while: what is not known yet, is soon."""
         found = {}
         for name in names:
-            followed = self._follow(name, _IN_SIGHT_S, viewer)
-            if followed is None:
-                found[name] = NodeUsage(problem=_TOO_MANY)
-            elif followed.usage is not None:
+            followed = self._follow(name, _IN_SIGHT_S)
+            if followed.usage is not None:
                 found[name] = _of_those(followed.usage, followed.made, self._made(name))
         return UsageAnswer(self._trouble(), found)
 
-    async def opened(self, node: str, key: str, uid: str, viewer: str = "") -> PodUsageAnswer:
+    async def opened(self, node: str, key: str, uid: str) -> PodUsageAnswer:
         """Return ``of_pod``, and before its samples those that the node's agent has of the pod with this UID."""
-        answer = self.of_pod(node, key, viewer)
+        answer = self.of_pod(node, key)
         line = node, key, self._made(node).get(key, 0)
         if line not in self._samples or line in self._earlier or self._ask_again_s > time.monotonic():
             return answer
@@ -101,13 +96,11 @@ class UsageFeed:
                 self._earlier[line] = await self._reader.hour(node, uid)
         except UsageUnknown:
             self._earlier.pop(line, None)  # why it cannot be read, the next reading says
-        return self.of_pod(node, key, viewer)
+        return self.of_pod(node, key)
 
-    def of_pod(self, node: str, key: str, viewer: str = "") -> PodUsageAnswer:
+    def of_pod(self, node: str, key: str) -> PodUsageAnswer:
         """Return what is known of a pod, ``namespace/name``, and follow its node for an hour."""
-        followed = self._follow(node, KEPT_S, viewer)
-        if followed is None:
-            return PodUsageAnswer(_TOO_MANY)
+        followed = self._follow(node, KEPT_S)
         made, usage = self._made(node), followed.usage
         line = node, key, made.get(key, 0)
         if line not in self._samples and len(self._samples) >= MOST_PODS:
@@ -124,35 +117,16 @@ class UsageFeed:
         until = own[0].at if own else now
         return [each for each in self._earlier.get(line, ()) if now - KEPT_S <= each.at < until] + own
 
-    def _follow(self, name: str, for_s: float, viewer: str) -> _Followed | None:
-        """Follow a node for a while; return None where there is no room for it."""
+    def _follow(self, name: str, for_s: float) -> _Followed:
+        """Follow a node for a while."""
         now_s = time.monotonic()
-        if name not in self._followed and not self._has_room(now_s, viewer):
-            return None
+        if name not in self._followed and len(self._followed) >= MOST_NODES:
+            del self._followed[min(self._followed, key=lambda each: self._followed[each].looked_s)]
         followed = self._followed.setdefault(name, _Followed())
-        followed.viewer, followed.looked_s = viewer, now_s
-        followed.until_s = max(followed.until_s, now_s + for_s)
+        followed.looked_s, followed.until_s = now_s, max(followed.until_s, now_s + for_s)
         if followed.usage is None:
             self._wake.set()
         return followed
-
-    def _has_room(self, now_s: float, viewer: str) -> bool:
-        """Return whether a node may be followed for a viewer; one that gives way for it is followed no longer.
-
-        That is one that nobody looks at, else one of the viewer who looks at most.
-        """
-        if len(self._followed) < MOST_NODES:
-            return True
-        oldest_first = sorted(self._followed.items(), key=lambda item: item[1].looked_s)
-        name, oldest = oldest_first[0]
-        if now_s - oldest.looked_s < _LOOKED_AT_S:
-            nodes_of = Counter(each.viewer for each in self._followed.values())
-            most = max(nodes_of.values())
-            if most <= nodes_of[viewer] + 1:
-                return False
-            name = next(name for name, each in oldest_first if nodes_of[each.viewer] == most)
-        del self._followed[name]
-        return True
 
     def _forget(self, now_s: float) -> None:
         """Follow no longer what nobody has looked at for long."""

@@ -1,7 +1,5 @@
 """``gputile inspect``: the documents' table unless something else is asked for."""
 
-import subprocess
-
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +9,6 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
-from tests.unit.cli.programs import arguments
 
 pytestmark = pytest.mark.requirement("V2", "V3")
 
@@ -64,9 +61,3 @@ def test_bars_are_pieces_by_namespace_in_several(command: list[str], server: Fak
     result = run.invoke(app, [*command, "-o", "bars", "--ascii"], env={"COLUMNS": "60"})
     assert result.stdout.isascii()
     assert result.stdout.splitlines()[-1] == "A chat  B default  . free"
-
-
-def test_kubectl_inspect_cgpu_draws_too(command: list[str]) -> None:
-    words = [*command[1:], "-o", "bars"]
-    done = subprocess.run(arguments("kubectl_inspect_cgpu", *words), capture_output=True, text=True, check=True)
-    assert "A deployment/web" in done.stdout

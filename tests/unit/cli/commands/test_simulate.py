@@ -56,27 +56,6 @@ def test_what_is_not_placed_has_a_reason_and_the_exit_code_is_3(tmp_path: Path) 
     assert "n: its largest GPU has 15 GiB; the pod needs 16 GiB on one GPU" in decision["reason"]
 
 
-@pytest.mark.parametrize("amount", ["nan", "some"])
-def test_amounts_that_are_no_amounts_cannot_be_used(tmp_path: Path, amount: str) -> None:
-    """As the API server refuses them, for every resource."""
-    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
-    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
-    assert result.exit_code == 2
-    assert 'limits["aliyun.com/gpu-mem"]' in result.stderr.replace("\n", "")
-
-
-@pytest.mark.requirement("G2")
-@pytest.mark.parametrize("amount", ["-1", "0.5", "16Gi"])
-def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
-    """Field, rule and remedy."""
-    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
-    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
-    assert (result.exit_code, result.stdout) == (2, "")
-    said = result.stderr.replace("\n", "")
-    assert "aliyun.com/gpu-mem" in said
-    assert ("a GPU resource is a whole number" in said) or ("counts units" in said)
-
-
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [

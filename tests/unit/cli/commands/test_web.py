@@ -1,7 +1,6 @@
 """``gputile web`` where it cannot begin: it says why in a line, and with an exit code that tells whose fault it is."""
 
 import re
-import socket
 import subprocess
 from pathlib import Path
 
@@ -17,14 +16,6 @@ from tests.unit.cli.programs import arguments
 pytestmark = pytest.mark.requirement("B7")
 
 run = CliRunner()
-
-
-def test_a_port_that_somebody_has(server: FakeApiServer, kubeconfig: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = run.invoke(app, ["web", "--port", str(port), "--kubeconfig", kubeconfig])
-    assert result.exit_code == 2
-    assert f"port {port}: Address already in use; choose another with --port\n" in result.stderr
 
 
 def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path) -> None:
@@ -56,7 +47,7 @@ def test_a_certificate_that_is_not_there(server: FakeApiServer, kubeconfig: str,
 def test_a_cluster_that_does_not_answer(silent: str) -> None:
     result = run.invoke(app, ["web", "--kubeconfig", silent, "--request-timeout", "200ms"])
     assert result.exit_code == 1
-    assert "did not answer" in result.stderr
+    assert "no complete answer" in result.stderr
 
 
 def test_it_prints_its_address_and_ends_with_an_interrupt(server: FakeApiServer, kubeconfig: str) -> None:

@@ -133,18 +133,3 @@ def test_an_api_server_that_fails_is_no_verdict(asked: Asked, kind: str) -> None
         asked.refusing(kind, 500, "etcd is away")
     code, told = asked.about(PLAIN)
     assert (code, "cannot read the cluster: " in told) == (1, True), told
-
-
-@pytest.mark.parametrize(
-    "spec", [5, [], {"template": 5}, {"template": {"spec": 5}}, {"volumeClaimTemplates": {"a": 1}}], ids=str
-)
-@pytest.mark.parametrize("metadata", [{"name": "w"}, 5, []], ids=str)
-def test_odd_objects_are_sent_as_they_are(asked: Asked, spec: object, metadata: object) -> None:
-    body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
-    assert asked.about(body)[0] == 2
-
-
-def test_nobody_is_asked_about_what_runs_already(asked: Asked) -> None:
-    running = changed(changed(PLAIN, "metadata.uid", "u"), "spec.nodeName", "n")
-    assert asked.about(running)[0] == 0
-    assert asked.server.requests == []

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node
 from gputile.api.other_groups import POD_GROUPS_PATH
-from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
+from gputile.api.well_known import POD_GROUP_LABEL
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B4", "M13")
 
@@ -129,45 +129,3 @@ def test_a_reader_who_may_not_list_pod_groups_is_told_what_is_assumed(
     right = 'verb "list" on resource "podgroups" of API group "scheduling.x-k8s.io" in the whole cluster'
     assert right in said
     assert placed(simulated(kubeconfig, "-f", gang, files=GROUP % 3)[0]) == 3
-
-
-@pytest.mark.parametrize("lacking", ["the kind", "gangs", "the question"])
-def test_nothing_is_said_of_pod_groups_where_they_mean_nothing(
-    server: FakeApiServer, kubeconfig: str, gang: str, lacking: str
-) -> None:
-    """The API server refuses before it looks whether there is such a kind at all."""
-    server.refused[POD_GROUPS_PATH] = 403, "Forbidden"
-    command = ["simulate", "--from-cluster", "-f", gang]
-    if lacking == "the kind":
-        del server.kinds["scheduling.x-k8s.io/v1alpha1"]
-    elif lacking == "gangs":
-        server.store["/api/v1/namespaces/gputile/configmaps"]["c"]["data"]["configuration.yaml"] = "{}"
-    else:
-        command = ["inspect"]
-    result = run.invoke(app, [*command, "--kubeconfig", kubeconfig])
-    assert (result.exit_code in (0, 3), result.stderr) == (True, "")
-
-
-def test_how_many_more_gangs_fit_by_the_clusters_pod_group(server: FakeApiServer, kubeconfig: str, gang: str) -> None:
-    """--fit, and with another unit: 512 MiB, of which a GPU has 30."""
-    put_group(server, 4)
-    for unit, copies in (("1GiB", 0), ("512MiB", 1)):
-        command = ["simulate", "--from-cluster", "--kubeconfig", kubeconfig, "--fit", gang, "--unit", unit]
-        result = run.invoke(app, [*command, "-o", "json"])
-        fit = msgspec.json.decode(result.stdout)["fit"]
-        assert fit["copies"] == copies, result.output
-        assert "gang g: 4 pods that start together wait: there is room for 3" in fit["stoppedBy"]
-
-
-def test_pods_of_a_gang_whose_node_leaves_start_together_elsewhere(server: FakeApiServer, kubeconfig: str) -> None:
-    """--without-node: the gang ran there, and its PodGroup is in no file."""
-    put_group(server, 2)
-    server.store["/api/v1/nodes"]["m"] = msgspec.to_builtins(machine("m"))
-    for i in range(2):
-        held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-m-0", 4 * GIB))}
-        running = pod(f"r{i}", mem=4, node="m", annotations=held)
-        running.metadata.labels[POD_GROUP_LABEL] = "g"
-        server.store["/api/v1/pods"][f"r{i}"] = msgspec.to_builtins(running)
-    found, said = simulated(kubeconfig, "--without-node", "m")
-    assert (found["r0"][0], found["r1"][0], said) == ("n", "n", "")
-    assert found["r0"][1].startswith("gang g: 2 pods that start together; ")

@@ -117,25 +117,6 @@ def test_pods_are_known_by_their_owner(
     assert ("run already" in said) == known
 
 
-@pytest.mark.parametrize(
-    ("body", "owner", "version", "labels"),
-    [
-        (JOB, "Job/w", "batch.volcano.sh/v1alpha1", {}),
-        (STATEFUL_SET, "StatefulSet/w", "apps.kruise.io/v1beta1", {}),
-        (DEPLOYMENT, "ReplicaSet/w-h", "example.com/v1", {"pod-template-hash": "h"}),
-        (CRON_JOB, "Job/w-29000000", "batch.volcano.sh/v1alpha1", {}),
-    ],
-    ids=lambda value: value["kind"] if isinstance(value, dict) and "kind" in value else "",
-)
-def test_objects_of_another_group_are_others(
-    server: FakeApiServer, kubeconfig: str, body: Json, owner: str, version: str, labels: dict[str, str]
-) -> None:
-    there(server, "other-0", owner, labels=labels, version=version)
-    wanted = {"Deployment": 2}.get(body["kind"], 1)
-    placed, said = simulated(server, kubeconfig, body)
-    assert (len(placed), "run already" in said) == (wanted, False), said
-
-
 def test_the_numbers_of_a_set_that_are_missing_are_placed(server: FakeApiServer, kubeconfig: str) -> None:
     there(server, "w-1", "StatefulSet/w")
     placed, said = simulated(server, kubeconfig, changed(STATEFUL_SET, "spec.replicas", 3))
@@ -153,22 +134,6 @@ def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubecon
     assert "0 of its 2 pods run already; 2 that ask for something else are replaced" in said
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "code"),
-    [
-        ("topologySpreadConstraints", [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}], 3),
-        ("volumes", [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}], 0),
-    ],
-)
-def test_another_rule_of_the_template_replaces_pods_too(
-    server: FakeApiServer, kubeconfig: str, field: str, value: Json, code: int
-) -> None:
-    there(server, "w-h-a", "ReplicaSet/w-h", labels={"pod-template-hash": "h"})
-    body = changed(changed(DEPLOYMENT, "spec.replicas", 1), f"spec.template.spec.{field}", value)
-    _, said = simulated(server, kubeconfig, body, code)
-    assert "0 of its 1 pods run already; 1 that ask for something else are replaced" in said
-
-
 def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
     server: FakeApiServer, kubeconfig: str
 ) -> None:
@@ -177,47 +142,6 @@ def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
     placed, _ = simulated(server, kubeconfig, DEPLOYMENT)
     assert "w-h-a" in placed
     assert len(placed) == 2
-
-
-@pytest.mark.parametrize(("body", "owner"), [(POD, ""), (JOB, "Job/w")], ids=["Pod", "Job"])
-def test_what_cannot_be_changed_stays(server: FakeApiServer, kubeconfig: str, body: Json, owner: str) -> None:
-    """The API server says whether it is to change; it has its place in any case."""
-    there(server, "w", owner, units=6)
-    placed, said = simulated(server, kubeconfig, body)
-    assert (placed, "1 of its 1 pods run already" in said) == ([], True)
-
-
-@pytest.mark.parametrize(("completions", "left"), [(2, 0), (3, 1), (5, 2)])
-def test_a_job_makes_no_more_pods_than_it_completes(
-    server: FakeApiServer, kubeconfig: str, completions: int, left: int
-) -> None:
-    for i in range(2):
-        there(server, f"w-{i}", "Job/w", phase="Succeeded")
-    body = changed(changed(JOB, "spec.parallelism", 2), "spec.completions", completions)
-    placed, said = simulated(server, kubeconfig, body)
-    assert (len(placed), "2 of its pods have ended, and are not started again" in said) == (left, True)
-
-
-def test_more_than_are_asked_for_stay(server: FakeApiServer, kubeconfig: str) -> None:
-    """An autoscaler may want them, so the room that they have is not free."""
-    for i in range(3):
-        there(server, f"w-h-{i}", "ReplicaSet/w-h", units=5, labels={"pod-template-hash": "h"})
-    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 5})
-    other = changed(POD, "metadata.name", "other")
-    placed, said = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": [body, other]}, 3)
-    assert (placed, "more than are asked for: all of them count" in said) == (["other"], True)
-
-
-def test_pods_printed_from_the_cluster_count_once(server: FakeApiServer, kubeconfig: str) -> None:
-    there(server, "w", units=10)
-    stored = server.store["/api/v1/pods"]["w"]
-    other = changed(POD, "metadata.name", "other")
-    items = [
-        {"apiVersion": "v1", "kind": "Pod", **stored},
-        changed(other, "spec.containers.0.resources.limits", {MEM: 5}),
-    ]
-    placed, _ = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
-    assert placed == ["other"]
 
 
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -235,12 +159,6 @@ def test_the_priority_classes_are_those_of_the_cluster(server: FakeApiServer, ku
     assert (placed, "PriorityClass" in said) == (["first", "w"], False)
     server.store[PRIORITIES]["high"]["globalDefault"] = True
     assert simulated(server, kubeconfig, body, 3)[0] == ["w", "first"]
-
-
-def test_priority_classes_that_may_not_be_listed_are_said_to_be_unknown(server: FakeApiServer, kubeconfig: str) -> None:
-    server.refused[PRIORITIES] = (403, "Forbidden")
-    placed, said = simulated(server, kubeconfig, changed(POD, "spec.priorityClassName", "high"))
-    assert (placed, "the cluster's PriorityClasses are not known (GET " in said) == (["w"], True), said
 
 
 @pytest.mark.requirement("B4")

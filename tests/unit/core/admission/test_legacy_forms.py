@@ -127,9 +127,6 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation() -> None:
         '{"nodeAffinity": 5}',
         "",
         "[" * 5000,
-        '{"x": 1e3}',
-        f'{{"x": [{2**31}]}}',
-        '{"x": ' * 40 + "1" + "}" * 40,
     ],
 )
 def test_a_malformed_affinity_is_refused(text: str) -> None:

@@ -231,13 +231,13 @@ def test_all_refusals_are_told_at_once() -> None:
     assert sorted(broken(body)) == [
         "environment",
         "forged-allocation",
-        *["gpu-amount"] * 3,
+        "gpu-amount",
         "host-namespace",
         "privileged",
     ]
     text = message(mutate(request(body), POLICY).refusals)
     assert text.startswith("gputile: ")
-    for part in ("initContainers[i]", "containers[main]", "spec.hostIPC", ALLOCATION, "[environment]", "[gpu-amount]"):
+    for part in ("initContainers[i]", "spec.hostIPC", ALLOCATION, "[environment]", "[gpu-amount]"):
         assert part in text
 
 
@@ -252,7 +252,7 @@ def test_a_message_is_of_bounded_length_and_printable() -> None:
 
 def test_thousands_of_mistakes_take_no_longer_than_some() -> None:
     """Nobody starves the webhook with one pod."""
-    body = pod(GPU, container={"env": [{"name": f"GPUTILE_{i}", "value": "x"} for i in range(20_000)]}, hostIPC=True)
+    body = pod(GPU, container={"env": [{"name": f"GPUTILE_{i}", "value": "x"} for i in range(5_000)]}, hostIPC=True)
     found = mutate(request(body), POLICY).refusals
     assert len(found) == MOST_FOUND
     assert found[0].rule is AdmissionRule.HOST_NAMESPACE, (
@@ -332,76 +332,16 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     assert validate(trusted, POLICY).refusals == ()
 
 
-def required(terms: list[list[str]]) -> Json:
-    """Node affinity of a term for each list, with an expression for each key."""
-    expressions = [[{"key": key, "operator": "Exists"} for key in keys] for keys in terms]
-    selector = {"nodeSelectorTerms": [{"matchExpressions": each} for each in expressions]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
-
-
 def annotated(count: int) -> Json:
     return {"annotations": {f"a{i}": "" for i in range(count)}}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (pod(GPU, initContainers=[{"name": f"i{i}"} for i in range(256)]), "the pod has 257 containers, and 256 are"),
-        (pod(GPU, volumes=[{"name": f"v{i}"} for i in range(1025)]), "the pod has 1025 volumes, and 1024 are"),
-        (
-            pod(GPU, container={"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}),
-            "the pod has 4097 mounts, and 4096 are",
-        ),
-        (pod(GPU, container=mount("/a" * 131_073)), "the pod has 262146 characters of paths, and 262144 are"),
-        (pod(GPU, container=block("/" * 262_145)), "the pod has 262145 characters of paths, and 262144 are"),
-        (pod(GPU, volumes=host("/a" * 131_073)), "the pod has 262146 characters of paths, and 262144 are"),
-        (pod(GPU, tolerations=[{}] * 1025), "the pod has 1025 tolerations, and 1024 are"),
-        (pod(GPU, meta=annotated(16_385)), "the pod has 16385 annotations, and 16384 are"),
-        (pod(GPU, affinity=required([[]] * 1025)), "the pod has 1025 terms and expressions of node affinity, and 1024"),
-        (pod(GPU, affinity=required([["a"] * 1024])), "the pod has 1025 terms and expressions of node affinity"),
-    ],
-    ids=[
-        "containers",
-        "volumes",
-        "mounts",
-        "mount",
-        "block",
-        "host",
-        "tolerations",
-        "annotations",
-        "terms",
-        "expressions",
-    ],
-)
-def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: str) -> None:
-    """Tens of thousands of parts would keep the pods of others waiting."""
-    for judge in (mutate, validate):
-        (refusal,) = judge(request(body), POLICY).refusals
-        assert refusal.rule is AdmissionRule.POD
-        assert said in refusal.text
-
-
-@pytest.mark.parametrize(
-    ("added", "said"),
-    [
-        ([{"name": f"d{i}"} for i in range(257)], "257 containers"),
-        ([{"name": "d", "volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}], "4097 mounts"),
-    ],
-    ids=["containers", "mounts"],
-)
-def test_debug_containers_of_absurd_size_are_refused_before_they_are_judged(added: list[Json], said: str) -> None:
-    change = request(pod(GPU, ephemeralContainers=added), pod(GPU), sub="ephemeralcontainers")
-    (refusal,) = validate(change, POLICY).refusals
-    assert refusal.rule is AdmissionRule.POD
-    assert said in refusal.text
-
-
-@pytest.mark.parametrize(
     "many",
     [
-        pod(GPU, ephemeralContainers=[{"name": f"d{i}"} for i in range(33_000)]),
-        pod(GPU, meta=annotated(66_000)),
-        pod(GPU, volumes=[{}] * 33_000) | {"spec": {"schedulerName": 7, "tolerations": [{}] * 33_000}},
+        pod(GPU, ephemeralContainers=[{"name": f"d{i}"} for i in range(9_000)]),
+        pod(GPU, meta=annotated(17_000)),
+        pod(GPU, volumes=[{}] * 9_000) | {"spec": {"schedulerName": 7, "tolerations": [{}] * 9_000}},
     ],
     ids=["containers", "annotations", "type error"],
 )
@@ -411,21 +351,12 @@ def test_an_object_of_very_many_items_is_not_decoded(many: Json) -> None:
     for judge, change in (*asked, (validate, request(pod(GPU), many))):
         (refusal,) = judge(change, POLICY).refusals
         assert refusal.rule is AdmissionRule.POD
-        assert "more than 65536 fields and entries" in refusal.text
-
-
-def test_debug_containers_that_were_there_before_count_for_nothing() -> None:
-    before = [{"name": f"d{i}"} for i in range(256)]
-    old, new = pod(GPU, ephemeralContainers=before), pod(GPU, ephemeralContainers=[*before, {"name": "one-more"}])
-    assert broken_change(new, old, sub="ephemeralcontainers") == []
+        assert "more than 16384 fields and entries" in refusal.text
 
 
 def test_a_large_pod_is_judged_as_any_other() -> None:
     mounts = {"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4096)]}
-    first = [{"name": f"i{i}"} for i in range(255)]
-    volumes = [{"name": f"v{i}"} for i in range(1024)]
-    nodes = required([["a"] * 1023])
-    assert broken(pod(GPU, container=mounts, initContainers=first, volumes=volumes, affinity=nodes)) == []
+    assert broken(pod(GPU, container=mounts, volumes=[{"name": f"v{i}"} for i in range(1024)])) == []
 
 
 @pytest.mark.requirement("B2")

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.core import Pod, PodSpec, PodStatus
+from gputile.api.core import Pod, PodSpec
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable, host_request, pod_requests
-from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import PodApplied
 from tests.costs.calls import calls
-from tests.fakes.corebuilders import gpu_node, ledger_of
-from tests.unit.core.kube_predicates.builders import all_said
+from tests.fakes.corebuilders import gpu_node
 
 GIB = 2**30
 
@@ -126,115 +123,3 @@ def test_nothing_of_the_length_of_names_and_amounts_is_kept() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 2_000_000
-
-
-amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages-2Mi", "x.io/y"]), st.integers(0, 9), max_size=4)
-
-
-def stored(containers: list[dict[str, int]], resources: dict[str, dict[str, int]]) -> dict[str, int]:
-    """Return the requests of the whole pod as the API server stores them (defaultPodRequests); containers have theirs.
-
-    Without a limit of the pod nothing is filled in.
-    """
-    requests = dict(resources["requests"])
-    if not resources["limits"]:
-        return requests
-    for name in ("cpu", "memory"):
-        if any(name in container for container in containers):
-            requests.setdefault(name, sum(container.get(name, 0) for container in containers))
-    return {name: n for name, n in resources["limits"].items() if name != "x.io/y"} | requests
-
-
-@given(st.lists(amounts, min_size=1, max_size=3), amounts, amounts, amounts)
-def test_a_manifest_takes_what_it_takes_once_it_is_stored(
-    containers: list[dict[str, int]], limits: dict[str, int], requests: dict[str, int], overhead: dict[str, int]
-) -> None:
-    asked = [{"requests": container} for container in containers]
-    whole = {"limits": limits, "requests": requests}
-    as_stored = {**whole, "requests": stored(containers, whole)}
-    as_written = pod_requests(spec_of(*asked, resources=whole, overhead=overhead))
-    assert as_written == pod_requests(spec_of(*asked, resources=as_stored, overhead=overhead))
-    for name in ("cpu", "memory", "hugepages-2Mi", "x.io/y"):
-        total = sum(container.get(name, 0) for container in containers)
-        if name != "x.io/y":
-            total = as_stored["requests"].get(name, total)
-        factor = 1000 if name == "cpu" else 1
-        assert as_written.get(name, 0) == factor * (total + overhead.get(name, 0))
-
-
-INFEASIBLE = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
-DEFERRED = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]}
-
-
-def held(name: str, in_use: str, kept: str = "") -> dict[str, Any]:
-    """Return what the kubelet says of the CPU of a container."""
-    allocated = {"allocatedResources": {"cpu": kept}} if kept else {}
-    return {"name": name, "resources": {"requests": {"cpu": in_use}}, **allocated}
-
-
-@pytest.mark.parametrize(
-    ("asked", "fields", "status", "expected"),
-    [
-        ("1", {}, {}, 1000),
-        ("1", {}, {"containerStatuses": [held("c0", "4")]}, 4000),
-        ("1", {}, {"containerStatuses": [held("c0", "2", "4")]}, 4000),
-        ("5", {}, {"containerStatuses": [held("c0", "2", "4")]}, 5000),
-        ("5", {}, {"containerStatuses": [held("c0", "2", "4")], **DEFERRED}, 5000),
-        ("5", {}, {"containerStatuses": [held("c0", "2", "4")], **INFEASIBLE}, 4000),
-        ("5", {}, {"containerStatuses": [held("c0", "2")], **INFEASIBLE}, 2000),
-        # Without what runs nothing counts of what is kept, and nobody else's status does.
-        ("1", {}, {"containerStatuses": [{"name": "c0", "allocatedResources": {"cpu": "4"}}]}, 1000),
-        ("1", {}, {"containerStatuses": [held("other", "4")]}, 1000),
-        # Sidecars are resized, and init containers that end are not.
-        (
-            "1",
-            {"initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}]},
-            {"initContainerStatuses": [held("i", "4")]},
-            5000,
-        ),
-        (
-            "1",
-            {"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "1"}}}]},
-            {"initContainerStatuses": [held("i", "4")]},
-            1000,
-        ),
-        ("1", {"resources": {"requests": {"cpu": "2"}}}, held("", "3", "4"), 4000),
-        ("1", {"resources": {"requests": {"cpu": "5"}}}, {**held("", "3", "4"), **INFEASIBLE}, 4000),
-        ("1", {"resources": {"requests": {"memory": "2"}}}, held("", "3", "4"), 1000),
-    ],
-)
-def test_a_pod_that_is_resized_takes_the_most_of_what_it_asks_for_and_has(
-    asked: str, fields: dict[str, Any], status: dict[str, Any], expected: int
-) -> None:
-    """``determineEffectiveRequests`` of k8s.io/component-helpers (KEP-1287)."""
-    pod = resized(asked, fields, status)
-    assert pod_requests(pod.spec, pod.status).get("cpu", 0) == expected
-    assert host_request(pod).cpu == expected
-
-
-def test_what_runs_counts_on_its_node_as_kube_scheduler_counts_it() -> None:
-    """For kube-scheduler's own check, and among what the ledger knows of pods with GPUs and without."""
-    new = Pod(spec=spec_of({"requests": {"cpu": "3"}}))
-    node = gpu_node("n", mode="share", allocatable={"cpu": "4", "pods": "9"})
-    for limits in ({}, {"aliyun.com/gpu-mem": "3"}):
-        running = resized("1", {"nodeName": "n"}, {"containerStatuses": [held("c0", "2")]}, limits)
-        before = msgspec.structs.replace(running, status=PodStatus())
-        cluster = Predicates([node])
-        cluster.place(running, "n")
-        assert all_said(cluster.reasons(new)) == {"n": "Insufficient cpu"}
-        ledger = ledger_of(node)
-        for pod, left in ((before, 3000), (running, 2000), (before, 3000)):
-            ledger.apply(PodApplied(pod))
-            assert int(ledger.node_arrays.cpu.max()) == left
-
-
-def test_a_service_keeps_no_status_that_says_what_the_spec_says() -> None:
-    pod = resized("1", {}, {"containerStatuses": [held("c0", "1", "1"), held("c1", "1")]})
-    assert [each.name for each in pod.status.container_statuses] == ["c1"]
-    assert not resized("1", {}, {"containerStatuses": [held("c0", "1"), {"name": "c1"}]}).status.resized
-
-
-def resized(cpu: str, fields: dict[str, Any], status: dict[str, Any], limits: dict[str, str] | None = None) -> Pod:
-    resources = {"requests": {"cpu": cpu, **(limits or {})}, "limits": limits or {}}
-    spec = {"containers": [{"name": "c0", "resources": resources}], **fields}
-    return msgspec.convert({"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": status}, Pod)

@@ -154,8 +154,7 @@ def pods_on(draw: st.DrawFn, *names: str) -> list[dict[str, Any]]:
 
 
 def listed(decoder: ObjectDecoder[Any], objects: list[dict[str, Any]]) -> Replaced[Any]:
-    page = decoder.page(json.dumps({"metadata": {}, "items": objects}).encode())
-    return Replaced(page.objects, page.unreadable)
+    return decoder.page(json.dumps({"metadata": {}, "items": objects}).encode())[1]
 
 
 def changed(decoder: ObjectDecoder[Any], kind: str, thing: dict[str, Any]) -> WatchEvent[Any]:

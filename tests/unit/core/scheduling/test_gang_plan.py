@@ -1,10 +1,7 @@
-"""Places for gangs: the search against trying everything, its bound, and which pods count as started."""
+"""Places for gangs, against trying everything, and which pods count as started."""
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import combinations, product
+from collections.abc import Collection, Sequence
+from itertools import combinations
 
 import msgspec
 import pytest
@@ -12,125 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, Pod, PodCondition, ResourceRequirements
+from gputile.api.core import Node, Pod, PodCondition
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.gang_search import search
-from gputile.core.scheduling import gang_bound
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.core.scheduling.gang_rules import started
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.conftest import examples
-from tests.fakes.corebuilders import allocation_text, book, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, share
 from tests.stateful.ledgercheck import image
 
 GIB = 1024
-
-
-@dataclass
-class Boxes:
-    """A ground of boxes of some size: a pod takes its size of one box."""
-
-    free: list[int]
-    sizes: Sequence[int]
-    taken: list[tuple[int, int]] = field(default_factory=list)
-    tries: int = 0
-
-    def most(self, enough: int) -> int:
-        kinds = {size: sum(free // size for free in self.free) for size in self.sizes}
-        return sum(min(self.sizes.count(size), room) for size, room in kinds.items())
-
-    def options(self, member: int) -> Iterator[int]:
-        for box in range(len(self.free)):
-            if self.free[box] >= self.sizes[member]:
-                yield box
-
-    def put(self, member: int, place: int) -> None:
-        self.tries += 1
-        self.free[place] -= self.sizes[member]
-        self.taken.append((member, place))
-
-    def take_back(self, member: int) -> None:
-        last, place = self.taken.pop()
-        assert last == member, "only the latest is taken back"
-        self.free[place] += self.sizes[member]
-
-    def state_key(self) -> Hashable:
-        return tuple(sorted((place, self.sizes[member]) for member, place in self.taken))
-
-
-def packs(free: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Try every way."""
-    for boxes in product(range(len(free)), repeat=len(sizes)):
-        left = list(free)
-        for box, size in zip(boxes, sizes, strict=True):
-            left[box] -= size
-        if min(left, default=0) >= 0:
-            return True
-    return False
-
-
-@pytest.mark.requirement("M13", "B5")
-@settings(deadline=None)
-@given(
-    free=st.lists(st.integers(0, 9), min_size=1, max_size=3),
-    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
-    data=st.data(),
-)
-def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[int], data: st.DataObject) -> None:
-    sizes.sort(reverse=True)
-    needed = data.draw(st.integers(1, len(sizes)))
-    ground = Boxes(list(free), sizes)
-    found = search(sizes, needed, ground, 100_000)
-    assert ground.free == free
-    assert not ground.taken
-    assert found.certain
-    assert found.fits == any(packs(free, some) for some in combinations(sizes, needed))
-    left = list(free)
-    for size, place in zip(sizes, found.places, strict=True):
-        if place is not None:
-            left[place] -= size
-    assert min(left) >= 0
-    if found.fits:
-        assert found.placed >= needed
-    if packs(free, sizes):
-        assert found.placed == len(sizes), "no pod stays behind where all fit"
-
-
-@pytest.mark.requirement("M13", "B5")
-@given(budget=st.integers(1, 30))
-def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> None:
-    sizes = [5, 4, 4, 3, 3, 3]
-    ground = Boxes([11, 11], sizes)  # 22 for 22, and no way to fill both
-    found = search(sizes, 6, ground, budget)
-    assert ground.tries <= budget + len(sizes)
-    assert ground.free == [11, 11]
-    if not found.fits:
-        assert not found.certain or budget == 30
-
-
-@pytest.mark.requirement("M13", "B5")
-def test_a_gang_of_thousands_needs_no_stack() -> None:
-    sizes = [1] * 5000
-    assert search(sizes, 5000, Boxes([5000], sizes), 10_000).fits
-
-
-@pytest.mark.requirement("M13", "B5")
-def test_more_pods_than_there_is_room_for_are_hopeless_at_once() -> None:
-    """How many would have fitted is still told."""
-    sizes = [3] * 8
-    ground = Boxes([7, 7], sizes)
-    found = search(sizes, 5, ground, 10_000)
-    assert (found.fits, found.certain, found.placed) == (False, True, 4)
-    assert ground.tries <= 2 * len(sizes)
-
-
-# -- on a ledger
-
 CONFIGURATION = Configuration(max_pods_per_gpu=2, admission=AdmissionConfiguration(gangs=True))
 
 
@@ -202,7 +95,7 @@ def plan(
 @pytest.mark.requirement("M13", "B5")
 @settings(deadline=None, max_examples=examples(200))
 @given(nodes=clusters(), wanted=asks, closed=st.sets(st.integers(0, 2), max_size=1))
-def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
+def test_a_gang_is_planned_only_where_trying_everything_finds_a_way_and_always_if_its_pods_are_alike(
     nodes: list[Node], wanted: list[tuple[int, int]], closed: set[int]
 ) -> None:
     """GPUs, pods a GPU, and kube-scheduler's CPU, all at once; the ledger is left as it was.
@@ -215,8 +108,10 @@ def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
     pods = [asking(i, *want) for i, want in enumerate(wanted)]
     found = plan(ledger, predicates, pods, len(pods), names)
     assert image(ledger) == before
-    assert found.certain
-    assert found.fits == try_everything([each for each in nodes if each.metadata.name not in names], wanted)
+    possible = try_everything([each for each in nodes if each.metadata.name not in names], wanted)
+    assert found.fits <= possible
+    if len(set(wanted)) == 1 and wanted[0][1] == 1:
+        assert found.fits == possible
     assert not names & {place.node for place in found.places.values()}
     assert bool(found.lacking) != (len(found.places) == len(pods))
     _check(ledger, found, pods)
@@ -257,57 +152,6 @@ def test_a_pod_without_a_gpu_takes_part() -> None:
     found = plan(ledger, predicates, [launcher, asking(1, 1, 1)], 2)
     assert not found.fits
     assert "1 Insufficient cpu" in found.lacking
-
-
-GPU_SIZES = st.lists(st.integers(1, 8), min_size=1, max_size=4)
-TAKEN = st.lists(st.integers(0, 8), min_size=4, max_size=4)
-ASKED = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 3)), min_size=1, max_size=6)  # GiB, and milli-CPU
-
-
-def most(free: tuple[int, ...], asked: tuple[int, ...]) -> int:
-    """Return how many pods find a GPU at best."""
-
-    @cache
-    def of(left: tuple[int, ...], place: int) -> int:
-        if place == len(asked):
-            return 0
-        found = of(left, place + 1)
-        for i, gib in enumerate(left):
-            if gib >= asked[place]:
-                rest = tuple(sorted((*left[:i], *left[i + 1 :], gib - asked[place])))
-                found = max(found, 1 + of(rest, place + 1))
-        return found
-
-    return of(tuple(sorted(free)), 0)
-
-
-@pytest.mark.requirement("M13")
-@pytest.mark.parametrize("groups", [64, 1])
-@settings(max_examples=examples(200), deadline=None)
-@given(sizes=GPU_SIZES, taken=TAKEN, asked=ASKED)
-def test_it_is_no_less_than_what_has_a_place(
-    groups: int, sizes: list[int], taken: list[int], asked: list[tuple[int, int]]
-) -> None:
-    node = gpu_node(
-        mode="cgpu", sizes=[gib * GIB for gib in sizes], allocatable={"cpu": "9", "pods": "99", GPU_MEMORY: "99"}
-    )
-    ledger = ledger_of(node)
-    used = [min(pair) for pair in zip(sizes, taken, strict=False)]
-    for i, gib in enumerate(used):
-        if gib:
-            book(ledger, str(i), "n", share(f"GPU-n-{i}", gib * GIB))
-    specs = []
-    for (gib, cpu), count in Counter(asked).items():
-        asking = pod(mem=gib)
-        resources = ResourceRequirements(limits={GPU_MEMORY: gib}, requests={"cpu": f"{cpu}m"})
-        containers = (msgspec.structs.replace(asking.spec.containers[0], resources=resources),)
-        asking = msgspec.structs.replace(asking, spec=msgspec.structs.replace(asking.spec, containers=containers))
-        specs.append((GangCandidate(asking, request_of(asking)), count))
-    free = tuple(size - gib for size, gib in zip(sizes, used, strict=True))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gang_bound, "_MOST_GROUPS", groups)
-        bound = gang_bound.most_placed(specs, ledger, Predicates([node]), len(asked))
-    assert bound >= most(free, tuple(gib for gib, _ in asked))
 
 
 EARLIER, THEN, LATER = "2030-01-01T00:00:00Z", "2030-01-01T00:00:05Z", "2030-01-01T00:01:00Z"

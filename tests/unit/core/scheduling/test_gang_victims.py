@@ -96,7 +96,7 @@ def state(ground: VictimSearchInput) -> object:
     ledger = ground.engine.ledger
     arrays = ledger.node_arrays
     bookings = sorted((each.uid, each.node, each.gpus) for each in ledger.bookings())
-    spare = {name: ground.predicates.spare(name) for name in ledger.row_of}
+    spare = {name: [each.metadata.uid for each in ground.predicates.pods_on(name)] for name in ledger.row_of}
     return bookings, arrays.used.tolist(), arrays.pods.tolist(), arrays.percent.tolist(), spare
 
 

@@ -110,7 +110,7 @@ def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None
     """8 units free on each of two GPUs are 16 in sum: one pod of 10 fits that, the other brings a node."""
     existing = Predicates([node("n", 16)])
     assert unasked(sizes(10, 10), existing, described(count=2)) == {"pool=gpu": 1}
-    assert existing.spare("n")[GPU_MEMORY] == 16, "nothing stays placed"
+    assert existing.capacity_bound(pod("one", mem=1), "n") == 16, "nothing stays placed"
 
 
 def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> None:
@@ -127,7 +127,7 @@ def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
     view = autoscaler(existing, described(count=2), reserved=[waiting])
     assert view.counts(sizes(10)) == {}
     assert view.left(sizes(10)) == set()
-    assert existing.spare("n")[GPU_MEMORY] == 0, "it is counted again"
+    assert existing.capacity_bound(pod("one", mem=1), "n") == 0, "it is counted again"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_
     assert view.counts(sizes(10, 10, 10, 10)) == {"pool=gpu": 1}
     assert view.starting_in_use(sizes(10)) == {"there"}
     assert existing.reasons(sizes(10)[0].pod) == before, "it is as it was"
-    assert GPU_MEMORY not in existing.spare("there")
+    assert not existing.capacity_bound(pod("one", mem=1), "there")
 
 
 def test_a_node_is_not_expected_to_offer_more_than_its_kubelet_says_of_what_it_has() -> None:
@@ -199,7 +199,7 @@ def test_what_a_starting_node_is_expected_to_offer_is_forgotten() -> None:
     there = bare("there")
     existing = Predicates([there])
     assert expecting(existing, there).left(sizes(10)) == set()
-    assert GPU_MEMORY not in existing.spare("there")
+    assert not existing.capacity_bound(pod("one", mem=1), "there")
 
 
 def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
+import pynvml  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from gputile.node.agent.node_status import (
     node_labels,
     node_patch,
 )
-from gputile.node.nvml.binding import Code, problem_of
+from gputile.node.nvml.binding import problem_of
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine, Problem
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
@@ -184,7 +185,7 @@ def test_a_machine_that_is_well_says_so() -> None:
 
 
 def test_a_machine_without_a_driver_names_the_remedy() -> None:
-    driver, gpu = told(ProbedMachine(down=problem_of(Code.LIBRARY_NOT_FOUND)))
+    driver, gpu = told(ProbedMachine(down=problem_of(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
     assert driver[:2] == ("True", "DriverMissing")
     assert "install the NVIDIA driver" in driver[2]
     assert gpu[:2] == ("Unknown", "DriverMissing")

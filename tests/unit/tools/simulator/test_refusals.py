@@ -10,8 +10,7 @@ from gputile.core.kube_predicates.node_answers import node_refusals
 from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
 from gputile.core.refusal import FitRule, PredicateRule, Refusal, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.tools.simulator.equal_pods import NodeStates
-from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, fits_nowhere_text
+from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B4")
@@ -65,18 +64,8 @@ def test_words_of_all_nodes_are_those_of_each(
 ) -> None:
     names, in_tree, told = zip(*answers, strict=True)
     by_gpu = np.array([FITS if each is None else TOLD.index(each) for each in told], np.intp)
-    found = fits_nowhere_text(NodeNames(names), node_refusals(in_tree), TOLD, by_gpu)
+    found = fits_nowhere_text(JudgedNodes(names, {}), node_refusals(in_tree), TOLD, by_gpu)
     assert found == node_by_node(answers)
-
-
-@pytest.mark.parametrize("kinds", [3, 40_000])
-def test_many_nodes_are_grouped_as_few_are(kinds: int) -> None:
-    """More kinds of refusals than 16 bits can number."""
-    told = [Refusal(FitRule.GPUS_TAKEN, f"GPU {i} is in use") for i in range(kinds)]
-    numbers = np.arange(80_000) % kinds
-    nodes = [f"n{i}" for i in range(len(numbers))]
-    found = fits_nowhere_text(NodeNames(nodes), node_refusals([None] * len(nodes)), told, numbers)
-    assert found == node_by_node([(nodes[i], None, told[number]) for i, number in enumerate(numbers.tolist())])
 
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -105,7 +94,7 @@ def told(refusal: Refusal[FitRule] | None) -> tuple[FitRule, str] | None:
 def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, dict[str, int]]]) -> None:
     ledger = ledger_of(*(gpu_node(name, mode=mode, sizes=[8192] * count) for name, mode, count in NODES))
     engine = PlacementEngine(ledger)
-    refusals = Refusals(engine, NodeStates(engine))
+    refusals = Refusals(engine)
     for event, asks in steps:
         ledger.apply(event)
         request = request_of(pod(asks=asks))

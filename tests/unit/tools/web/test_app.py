@@ -11,11 +11,9 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import NodeCondition
-from gputile.api.well_known import GPU_MEMORY
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
-from gputile.tools.web import app as application
 from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
 from gputile.tools.web.feed import Feed
@@ -30,17 +28,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
 
 HANG_S = 60.0
-DEPLOYMENT = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: new}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: new}}
-  template:
-    metadata: {labels: {app: new}}
-    spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 10}}}]}
-"""
 
 
 async def state_of(page: ServedPage) -> dict[str, Any]:
@@ -122,12 +109,6 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
                 assert "reload" in (await anext(a.aiter_lines()))
 
 
-async def test_a_page_hears_that_the_server_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "HEARTBEAT_S", 0.1)
-    async with served(machine("a")) as page:
-        assert await changes(page, await state_of(page), "beat") == {}
-
-
 async def test_a_cluster_that_goes_away_and_comes_back() -> None:
     async with served(machine("a")) as page:
         await watched(page)
@@ -155,29 +136,6 @@ async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch
         page.cluster.answering.set()
         await until_state(page, lambda state: not state["status"]["trouble"])
         assert page.cluster.count("watch") == watches
-
-
-async def test_a_cluster_that_refuses_a_question_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
-    async with served(machine("a")) as page:
-        await watched(page)
-        page.cluster.refused["/version"] = 503, "ServiceUnavailable"
-        await until_state(page, lambda state: "503" in state["status"]["trouble"])
-        page.cluster.refused["/version"] = 403, "Forbidden"
-        await until_state(page, lambda state: not state["status"]["trouble"])
-
-
-async def test_rights_that_are_taken_away_are_said() -> None:
-    async with served(machine("a")) as page:
-        await watched(page)
-        before = await state_of(page)
-        page.cluster.refused = dict.fromkeys((NODES, PODS), (403, "Forbidden"))
-        page.cluster.break_connections()
-        state = await until_state(page, lambda state: "403 Forbidden" in state["status"]["trouble"])
-        assert [node["name"] for node in state["nodes"]] == ["a"]
-        status = await changes(page, before, "status")
-        assert status["trouble"]
-        assert status["since"] <= state["status"]["since"]
 
 
 async def test_a_pods_page_says_what_explain_says() -> None:
@@ -218,17 +176,6 @@ async def test_a_question_that_needs_what_the_api_server_does_not_give_is_told_s
         for answer in (asked, pasted):
             assert answer.status_code == 503
             assert answer.text.startswith("the cluster cannot be read: GET /api/v1/namespaces: 500 InternalError")
-
-
-async def test_too_many_questions_are_refused_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "_MOST_WAITING", 0)
-    monkeypatch.setattr(application, "_MOST_MANIFESTS", 0)
-    async with served(machine("a"), pod("waits", mem=99)) as page:
-        for answer in (
-            await page.client.get("/api/pod", params={"namespace": "default", "name": "waits"}),
-            await page.client.post("/api/what-if", content=b"kind: Pod"),
-        ):
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
 
 
 async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
@@ -275,57 +222,11 @@ async def test_what_is_used_of_the_nodes_in_sight_and_by_a_pod() -> None:
         assert (await page.client.get("/api/pod-usage", params={**query, "name": "nobody"})).status_code == 404
 
 
-async def test_what_if_places_pods_and_sends_nothing() -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        before = len([each for each in page.cluster.requests if each.method != "GET"])
-        found = (await page.client.post("/api/what-if", content=DEPLOYMENT)).json()
-        assert sorted(each.get("node", "") for each in found["pods"]) == ["", "a", "a"]
-        assert [each["shares"] for each in found["pods"] if each.get("node")] == [[[0, 10240, 0]], [[1, 10240, 0]]]
-        assert before == len([each for each in page.cluster.requests if each.method != "GET"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("manifest", "said"),
-    [
-        (b"", "holds no object"),
-        (b"\xff\xfe\x00", "not UTF-16"),
-        (b"a: [", "the pasted manifest"),
-        (b"kind: Unheard\napiVersion: v9\nmetadata: {name: x}", "no matches for kind"),
-        (b"a: &a [x]\nb: [" + b"*a," * 1000 + b"]", "the pasted manifest"),
-        (b"[" * 100_000, "the pasted manifest"),
-        (b"kind: Pod\napiVersion: v1\nmetadata: {name: '<script>'}\nspec: {containers: []}", "Pod/<script>"),
-    ],
-)
-async def test_a_manifest_that_cannot_be_used_is_an_answer(manifest: bytes, said: str) -> None:
-    async with served(machine("a")) as page:
-        answer = await page.client.post("/api/what-if", content=manifest)
-        assert answer.status_code == 200
-        assert said in answer.json()["error"]
-
-
 async def test_a_manifest_that_is_too_large_is_refused() -> None:
     async with served(machine("a")) as page:
         answer = await page.client.post("/api/what-if", content=b"#" * (LARGEST_MANIFEST + 1))
         assert answer.status_code == 413
         assert (await page.client.get("/api/state")).status_code == 200
-
-
-async def test_fifty_viewers_see_a_change_and_one_that_stops_reading_holds_up_nobody() -> None:
-    async with served(machine("a")) as page:
-        state = await state_of(page)
-        stalled = socket.create_connection(("127.0.0.1", page.port))
-        cookie = "; ".join(f"{name}={value}" for name, value in page.client.cookies.items())
-        target = f"/api/changes?epoch={state['epoch']}&after={state['revision']}"
-        stalled.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost:{page.port}\r\nCookie: {cookie}\r\n\r\n".encode())
-        try:
-            watching = [asyncio.create_task(changes(page, state, "change")) for _ in range(50)]
-            await asyncio.sleep(0.5)
-            put(page.cluster, pod("new", mem=3, asks={GPU_MEMORY: 3}))
-            async with asyncio.timeout(HANG_S):
-                found = await asyncio.gather(*watching)
-            assert all(each["pending"]["default/new"]["name"] == "new" for each in found)
-        finally:
-            stalled.close()
 
 
 def connection_state(server_port: int, client_port: int) -> str:

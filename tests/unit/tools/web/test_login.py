@@ -36,15 +36,6 @@ async def test_nothing_is_told_without_a_session(page: ClusterPage) -> None:
         assert (await stranger.get("/static/page.css")).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost/static/", "localhost/login?", "localhost/static/x#"])
-async def test_a_host_header_with_a_path_leads_past_nothing(page: ClusterPage, host: str) -> None:
-    """Frameworks put a request's URL together from that header."""
-    async with page.client() as stranger:
-        for path in ("/api/state", "/api/pod?namespace=mine&name=open"):
-            answer = await stranger.get(path, headers={"Host": host})
-            assert answer.status_code == 401
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -88,27 +88,6 @@ async def test_an_agent_that_does_not_answer_or_says_nonsense(
     assert await why(reader, "a") == ("the agent did not answer within 0.2 s", False)
 
 
-async def test_what_is_no_agent_is_told_with_its_pod_its_port_and_what_it_answered(
-    server: FakeApiServer, reader: UsageReader
-) -> None:
-    """Whoever serves pages at the port that the agent's pod names, it is not for want of agent.hostPID."""
-    page = b"<!doctype html>\n<html><head><title>Welcome to nginx!</title>\x1b[2J</head><body>" + b"x" * 10_000
-    put_agent(server, "a", page)
-    server.proxied[hour_path("a")] = 200, page
-    who, begins = "port 8085 of pod gputile/agent-a", "it begins with '<!doctype html> <html><head><title>Welcome to"
-    text, refused = await why(reader, "a")
-    assert text.startswith(f"{who} answers no metrics of an agent: none of them is named; {begins}")
-    assert not refused
-    assert text.isprintable()
-    assert len(text) < 200
-    with pytest.raises(UsageUnknown) as unknown:
-        await reader.hour("a", "uid")
-    assert str(unknown.value).startswith(f"{who} answers no use of an hour: ")
-    assert begins in str(unknown.value)
-    put_agent(server, "a", b"")
-    assert (await why(reader, "a"))[0].endswith("; it is empty")
-
-
 async def test_an_agent_whose_pod_is_another_now_is_found_again(
     server: FakeApiServer, reader: UsageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,26 +112,3 @@ async def test_what_containers_have_used_is_added_up_by_moment(server: FakeApiSe
     server.proxied[hour_path("a")] = 200, b'{"lines":[%s]}' % lines
     assert await reader.hour("a", "uid") == [UsageSample(60, 1, None), UsageSample(120, 5, 8)]
     assert server.requests[-1].query == {"pod": "uid"}
-
-
-async def test_an_older_agent_remembers_nothing(server: FakeApiServer, reader: UsageReader) -> None:
-    put_agent(server, "a", b"")
-    server.proxied[hour_path("a")] = 404, b"there are /metrics, /healthz and /readyz"
-    assert await reader.hour("a", "uid") == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"no JSON",
-        b'{"lines":[{"container":"c","gpu":0,"samples":[[-1,1,1]]}]}',
-        b'{"lines":[{"container":"c","gpu":0,"samples":[%s]}]}' % b",".join([b"[1,1,1]"] * 61),
-    ],
-)
-async def test_an_hour_that_is_nonsense_is_not_believed(
-    server: FakeApiServer, reader: UsageReader, body: bytes
-) -> None:
-    put_agent(server, "a", b"")
-    server.proxied[hour_path("a")] = 200, body
-    with pytest.raises(UsageUnknown, match="no use of an hour"):
-        await reader.hour("a", "uid")

@@ -1,6 +1,5 @@
 """The page follows facts: what a tile says, what closes a node, and what readers of its changes get."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 GIB = 1024
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 NODES = ("a", "b", "c")
-FAR_NS = 4_000_000_000 * 10**9
 
 
 def bound(uid: str, node: str, gpu: int = 0, mib: int = 4 * GIB, percent: int = 0) -> Pod:
@@ -169,16 +167,6 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     assert state.page.pending.keys() == {"default/p"}
 
 
-def test_a_heartbeat_changes_nothing() -> None:
-    state = PageState(GANGS)
-    state.node_applied(machine("a"))
-    assert state.take_difference()
-    again = machine("a")
-    again.metadata.resource_version = "2"
-    state.node_applied(again)
-    assert not state.take_difference()
-
-
 CLOSED = {
     "not ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="Unknown"),)), (), "it is not ready"),
     "unreachable": (
@@ -191,13 +179,6 @@ CLOSED = {
         (),
         f"its kubelet offers no {GPU_MEMORY}",
     ),
-}
-OPEN = {
-    "ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="True"),)), ()),
-    "a taint of people": (NodeStatus(), (Taint(key="nvidia.com/gpu", effect="NoSchedule"),)),
-    "a hint": (NodeStatus(), (Taint(key="node.kubernetes.io/x", effect="PreferNoSchedule"),)),
-    "cordoned": (NodeStatus(), (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)),
-    "offered": (NodeStatus(allocatable={"pods": "110", GPU_MEMORY: "30"}), ()),
 }
 
 
@@ -227,13 +208,6 @@ def test_a_silent_agent_alone_closes_nothing() -> None:
         assert (tile.silent, tile.serves) == (True, serves)
 
 
-@pytest.mark.parametrize(("status", "taints"), OPEN.values(), ids=OPEN)
-def test_a_node_that_takes_pods_says_which(status: NodeStatus, taints: tuple[Taint, ...]) -> None:
-    node = msgspec.structs.replace(machine("a"), status=status, spec=NodeSpec(taints=taints))
-    tile = tile_of(node)
-    assert (tile.serves, tile.problems) == ("memory", ())
-
-
 @given(st.lists(st.binary(max_size=30), max_size=40), st.integers(1, 10), st.integers(0, 200), st.integers(-2, 45))
 def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
     changes: list[bytes], most: int, most_bytes: int, revision: int
@@ -251,16 +225,6 @@ def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
     else:
         kept = changes[max(revision, 0) :]
         assert revision < 0 or revision > len(changes) or len(kept) > most or sum(map(len, kept)) > most_bytes
-
-
-async def test_news_wake_all_who_wait() -> None:
-    log = ChangeLog()
-    waiting = [asyncio.create_task(log.news(0)) for _ in range(50)]
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)
-    log.append(b"one")
-    async with asyncio.timeout(30):
-        await asyncio.gather(*waiting)
 
 
 @pytest.mark.requirement("B8")

@@ -155,27 +155,6 @@ async def test_requests_do_not_wait_for_an_api_server_that_hangs(
     assert len(server.requests) - before <= len(secrets), "each is asked about once"
 
 
-async def test_a_failure_is_remembered(
-    users: Users, server: FakeApiServer, viewers: Viewers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = await viewers.admit("token-admin")
-    monkeypatch.setattr(module, "RECHECK_S", 0.0)
-    server.refused[TOKEN_REVIEWS] = (503, "ServiceUnavailable")
-    before = len(server.requests)
-    for _ in range(5):
-        assert await viewers.rights(secret) == ALL_RIGHTS
-    assert len(server.requests) - before == 1
-
-
-async def test_a_login_does_not_wait_for_ever(
-    users: Users, server: FakeApiServer, viewers: Viewers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MOST_S", 0.05)
-    server.faults = [Fault("post", "hang")]
-    with pytest.raises(KubeError, match="did not answer within"):
-        await viewers.admit("token-admin")
-
-
 async def test_sessions_end_and_are_bounded(users: Users, viewers: Viewers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SESSIONS", 2)
     secrets = [await viewers.admit("token-admin") for _ in range(3)]
@@ -195,14 +174,6 @@ async def test_who_logs_in_most_ends_nobody_elses_session(
     secrets = [await viewers.admit("token-team") for _ in range(6)]
     assert await viewers.rights(admin) == ALL_RIGHTS
     assert [await viewers.rights(each) is not None for each in secrets] == [False] * 3 + [True] * 3
-
-
-async def test_of_very_many_namespaces_the_names_of_some_are_asked(
-    users: Users, viewers: Viewers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_NAMESPACES", 1)
-    users.rights["team"] = {NODES, ("pods", "a"), ("pods", "b")}
-    assert await viewers.rights(await viewers.admit("token-team")) == Rights(namespaces=frozenset({"a"}))
 
 
 TEAM = Rights(namespaces=frozenset({"mine"}))
@@ -240,12 +211,3 @@ def test_what_a_request_said_names_the_agents_pod() -> None:
     assert sent.count(b"the use is not known") == 3
     assert visible_usage(usage, ALL_RIGHTS) == usage
     assert visible_pod_usage(PodUsageAnswer(), TEAM) == PodUsageAnswer()
-
-
-def test_who_may_list_everything_sees_it() -> None:
-    assert visible_nodes([NODE], ALL_RIGHTS) == [NODE]
-    assert visible_pending(PENDING, ALL_RIGHTS) == PENDING
-
-
-def test_a_node_in_order_has_nothing_wrong() -> None:
-    assert visible_nodes([NodeTile("n")], TEAM) == [NodeTile("n")]

@@ -111,7 +111,7 @@ class GangPreemption:
             gpus.setdefault(place.node, set()).update(chosen.gpu.uuid for chosen in place.gpus)
         leave_s = self._evictions.seconds_to_leave(found.evicted, gpus.items())
         lasts = self._configuration.preemption.keep_seconds + leave_s
-        plan = GangPlan(found.places, True, True)
+        plan = GangPlan(found.places, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
         self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan

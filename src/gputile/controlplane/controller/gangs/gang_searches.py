@@ -107,7 +107,7 @@ class GangSearches:
     def too_large(self, gang: Gang) -> GangPlan | None:
         """Return the places that the gang would have in the empty cluster where these are too few, else None."""
         alone = self._alone.get(gang.name)
-        return alone.plan if alone is not None and not alone.plan.fits and alone.plan.certain else None
+        return alone.plan if alone is not None and not alone.plan.fits else None
 
     def nodes_alone(self, gang: Gang) -> set[str]:
         """Return the nodes of the places that the gang would get in the empty cluster."""

@@ -1,45 +1,156 @@
-"""Answers the kubelet's calls about claims: prepares them, and releases them.
+"""Answers the kubelet's calls about claims: prepares them, releases them, and keeps their files.
 
 A claim counts as a holder from before anything is written for it, and its record is written last: an agent that dies in
 the middle has promised nothing, and the kubelet asks again. What is there already is not written again.
+
+A claim's record lies in its allocation directory. The kubelet writes a claim into its own checkpoint before it asks to
+prepare it, and takes it out after it has been released: a record of a claim that is not there is one of the past.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Iterable
-from typing import Final
+import zlib
+from collections.abc import Set
+from pathlib import Path
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gputile.api.core import ObjectReference, Pod
+from gputile.api.quantity import MIB
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import Mode
+from gputile.api.well_known import DRIVER, Mode
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import Limits
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.prepare import (
-    AskedClaim,
     ClaimRefused,
-    allocation_record,
     answer_of,
     cdi_file,
     cdi_name,
-    check_room,
-    limits_of,
     prepared_claim,
     with_containers,
 )
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, PreparedClaim
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
+
+
+KUBELET_FILE: Final = "dra_manager_state"
+_RECORD_FILE: Final = "claim.json"
+_CDI_PREFIX: Final = "gputile.io-claim-"
+_PRIVATE: Final = 0o600
+_MOST_BYTES: Final = 64 * MIB
+VERSION: Final = 1
+
+
+class ClaimRecordError(ValueError):
+    """The text is no record of a prepared claim."""
+
+
+CLAIM_RECORD = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
+
+
+class _ClaimInfo(msgspec.Struct, rename="pascal"):
+    claim_uid: str = msgspec.field(name="ClaimUID")
+    driver_state: dict[str, Any] | None = None
+
+
+class _ClaimInfos(msgspec.Struct, rename="pascal"):
+    claim_info_state_list: list[_ClaimInfo] | None = None
+
+
+class _KubeletState(msgspec.Struct, rename="pascal"):
+    data: str
+    checksum: int
+
+
+class ClaimFiles:
+    """The files of the claims on a node. ``cdi`` describes its GPUs, ``kubelet`` is the kubelet's directory."""
+
+    def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
+        self.store = store
+        self._cdi = cdi
+        self._kubelet = kubelet / KUBELET_FILE
+
+    def records(self) -> dict[str, PreparedClaim]:
+        """Return what was prepared, by the claim's UID, without what cannot be read."""
+        found = {}
+        for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
+            try:
+                claim = CLAIM_RECORD.decode(read_whole(path / _RECORD_FILE, _MOST_BYTES))
+            except (OSError, ClaimRecordError):
+                continue
+            if claim.directory == path.name:
+                found[claim.uid] = claim
+        return found
+
+    def kubelet_claims(self) -> set[str] | None:
+        """Return the UIDs of the claims that the kubelet has or is about to prepare; None where it cannot be read."""
+        try:
+            checkpoint = msgspec.json.decode(read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState)
+            if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
+                return None
+            found = msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
+        except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
+
+    def write(self, claim: PreparedClaim, cdi: bytes) -> None:
+        """Write a claim's CDI file, and then its record; what is there already is not written again.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._cdi is None:
+            raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
+        _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
+        _write(self.store.allocations / claim.directory / _RECORD_FILE, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's record and CDI file; its directory goes with those of all containers that have ended.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(missing_ok=True)
+        if self._cdi is not None:
+            (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").unlink(missing_ok=True)
+
+    def keep_only(self, uids: Set[str]) -> None:
+        """Remove the CDI files of all other claims."""
+        for path in self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ():
+            if path.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in uids:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def cdi_devices(self, uuid: str) -> tuple[str, ...]:
+        """Return the CDI device of a GPU or MIG instance; none where the runtime would not know it."""
+        return self._cdi.devices((uuid,)) if self._cdi is not None else ()
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with contextlib.suppress(OSError):
+        if read_whole(path, _MOST_BYTES) == content:
+            return
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+    write_whole(path, content, mode)
+
 
 READ_WITHIN_S: Final = 10.0
 
@@ -63,7 +174,7 @@ class ClaimsDriver:
         self._cluster = cluster
         self._compare = compare
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._released: set[str] | None = set()  # until lost files have been made again: nobody releases these twice
+        self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -81,48 +192,37 @@ class ClaimsDriver:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _prepare_all(self, body: bytes) -> bytes:
-        asked = _asked(dra.NodePrepareResourcesRequest.FromString(body).claims)
+        asked = dra.NodePrepareResourcesRequest.FromString(body).claims
         done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
         answers = dict(zip((each.uid for each in asked), done, strict=True))
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
-        asked = _asked(dra.NodeUnprepareResourcesRequest.FromString(body).claims)
+        asked = dra.NodeUnprepareResourcesRequest.FromString(body).claims
         errors = {each.uid: await self._release(each.uid) for each in asked}
         answers = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
-    def restore(self) -> list[AskedClaim]:
+    def restore(self) -> None:
         """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
 
-        Return those that the kubelet has, and of which a file was lost: a reboot takes the CDI files.
+        After a reboot, which takes the CDI files, the kubelet asks for all of them again.
         """
-        self._released = self._released or set()
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(found.keys() | (wanted or {}).keys())
+        self._files.keep_only(found.keys())
         hold_claims(self._state, found, time.time_ns())
-        if wanted is None:
-            wanted = {uid: AskedClaim(each.namespace, each.claim, uid) for uid, each in found.items()}
-        return [each for each in wanted.values() if each.uid not in found or not self._files.has_cdi(each.uid)]
 
-    async def prepare_again(self, lost: Iterable[AskedClaim]) -> None:
-        """Make lost files again from the claims themselves; the kubelet may not ask for these any more."""
-        await asyncio.gather(*(self._prepare_answer(asked, again=True) for asked in lost))
-        self._released = None
-
-    async def _prepare_answer(self, asked: AskedClaim, *, again: bool = False) -> dra.NodePrepareResourceResponse:
+    async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
             async with self._busy.setdefault(asked.uid, asyncio.Lock()):
-                if again and self._released is not None and asked.uid in self._released:
-                    raise ClaimRefused("the kubelet has released it")
                 claim = await self._prepare(asked)
         except ClaimRefused as error:
-            log.error("claim %s is not prepared: %s", asked.key, error)
+            log.error("claim %s/%s is not prepared: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error))
         except (NotYet, KubeError, OSError) as error:
-            log.warning("claim %s is not prepared yet: %s", asked.key, error)
+            log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         return dra.NodePrepareResourceResponse(
             devices=[
@@ -130,28 +230,38 @@ class ClaimsDriver:
                     request_names=[each.request],
                     pool_name=self._node,
                     device_name=each.name,
-                    cdi_device_ids=each.cdi,
+                    cdi_device_ids=self._cdi_devices(claim, each.name),
                     share_id=each.share_id or None,
                 )
                 for each in claim.results
             ]
         )
 
-    async def _prepare(self, asked: AskedClaim) -> PreparedClaim:
+    def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
+        """Return the CDI devices of a result: the GPU's own, as far as the runtime knows one, and the claim's."""
+        found = device_named(self._state.node_config, device)
+        return [*(self._files.cdi_devices(found.uuid) if found is not None else ()), cdi_name(claim.uid)]
+
+    async def _prepare(self, asked: dra.Claim) -> PreparedClaim:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
-        claim = prepared_claim(state, found, asked, self._node, before.since_ns if before else time.time_ns())
-        claim = with_containers(state, claim, await self._pod_of(claim))
+        if found is None or found.metadata.uid != asked.uid:
+            key = f"{asked.namespace}/{asked.name}"
+            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
+        claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
+        pod = await self._pod_of(claim)
+        async with self._turn:
+            await asyncio.sleep(0)  # the answers of those before go out first, however many were asked for together
+        claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
-                check_room(state, claim)
-        except ClaimRefused as error:
+                rules_of(state).check_claim(claim)
+        except Occupied as error:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
             )
             self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
-            raise
-        claim = self._with_devices(claim)
+            raise ClaimRefused(str(error)) from error
         self._hold(claim)
         try:
             await self._write(claim)
@@ -169,26 +279,26 @@ class ClaimsDriver:
             return known.pod
         return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
-    def _with_devices(self, claim: PreparedClaim) -> PreparedClaim:
-        """Add the CDI devices of each result: the GPU's own, as far as the runtime knows one, and the claim's."""
-        config, results = self._state.node_config, []
-        for result in claim.results:
-            device = device_named(config, result.name)
-            own = self._files.cdi_devices(device.uuid) if device is not None else ()
-            results.append(msgspec.structs.replace(result, cdi=(*own, cdi_name(claim.uid))))
-        return msgspec.structs.replace(claim, results=tuple(results))
-
     async def _write(self, claim: PreparedClaim) -> None:
-        state, store, limits = self._state, self._files.store, limits_of(claim)
-        pod = state.pod_of(claim)
+        state, store, pod = self._state, self._files.store, self._state.pod_of(claim)
+        limits = Limits(
+            namespace=claim.namespace,
+            pod=claim.name,
+            uid=claim.owner,
+            container=claim.devices[0].container,
+            mode=claim.mode,
+            unit_mib=claim.unit_mib,
+            gpus=claim.shares,
+            since_ns=claim.since_ns,
+        )
         answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
         response = self._preparation.response(Mode(claim.mode), answer)
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
         if claim.directory not in state.started or store.limits(claim.directory) != limits:
-            record = allocation_record(claim, mounts)
-            self._preparation.prepare(answer, record)
+            start = Start(claim.directory, limits, mounts)
+            self._preparation.prepare(answer, start.record)
             self._compare.wish()  # a daemon for several GPUs starts when they are held
-            await self._preparation.start(Start(claim.directory, limits, record, mounts), state)
+            await self._preparation.start(start, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
@@ -202,8 +312,6 @@ class ClaimsDriver:
             except OSError as error:
                 return str(error)
             self._drop(uid)
-            if self._released is not None:
-                self._released.add(uid)
         self._compare.wish()
         return ""
 
@@ -213,7 +321,3 @@ class ClaimsDriver:
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
         hold_claims(self._state, left, time.time_ns())
-
-
-def _asked(claims: Iterable[dra.Claim]) -> list[AskedClaim]:
-    return [AskedClaim(each.namespace, each.name, each.uid) for each in claims]

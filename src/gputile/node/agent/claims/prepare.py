@@ -1,68 +1,51 @@
-"""Decides what a claim gets when the kubelet asks to prepare it: checks, limits and CDI device.
+"""Decides what a claim gets when it is prepared, and what existing tools are told of its pod (B9).
 
 kube-scheduler has allocated the claim's devices and counted what others have of them. The checks here catch what it
 cannot know: another claim of the same name, an allocation that was forged or is older than the node's mode, and GPUs
 that have gone. A refusal is never for good, since the kubelet asks again.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
-from gputile.api.core import Pod
+from gputile.api.core import Container, Pod
 from gputile.api.resource_claims import CORES, MEMORY, AllocatedDevice, ResourceClaim
-from gputile.api.well_known import Mode
-from gputile.core.devices.allocation import GpuShare
-from gputile.core.devices.inventory import CORE_PERCENT
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPUSHARE_ASSIGNED, Mode
+from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, binding_annotations
+from gputile.core.devices.inventory import CORE_PERCENT, advertised_units
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import AllocateAnswer, Limits, environment
-from gputile.node.agent.claims.pods import containers_of
-from gputile.node.agent.claims.prepared_claim import PreparedClaim, PreparedDevice, row_devices
+from gputile.node.agent.answers import AllocateAnswer, environment
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.device_table import AllocationRecord
+from gputile.node.agent.device_table import PreparedClaim, PreparedDevice
+from gputile.node.agent.differences import Correction
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
 CDI_VERSION: Final = "0.5.0"
 CDI_KIND: Final = "gputile.io/claim"
 
 
-class AskedClaim(NamedTuple):
-    """A claim as the kubelet names it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
 class ClaimRefused(Exception):
     """The claim cannot be prepared as things are; the text goes into the pod's events."""
 
 
-def prepared_claim(
-    state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim, node: str, now_ns: int
-) -> PreparedClaim:
+def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_ns: int) -> PreparedClaim:
     """Return what a claim gets of this node's GPUs; ``with_containers`` says for which containers.
 
     Raises:
         ClaimRefused: says which rule is broken.
     """
-    config = state.node_config
-    if claim is None or claim.metadata.uid != asked.uid or not asked.uid.replace("-", "").isalnum():
-        raise ClaimRefused(f"claim {asked.key} with the UID {asked.uid[:64]} is not there any more")
+    config, meta = state.node_config, claim.metadata
     if not config.effective_mode.claims:
         raise ClaimRefused("this node gives its GPUs by extended resources, not by claims")
     if config.withheld is not None:
-        raise ClaimRefused(config.withheld.text)
+        raise ClaimRefused(config.withheld)
     if len(claim.pods) != 1:
-        raise ClaimRefused(f"claim {asked.key} is reserved for {len(claim.pods)} pods; it has to be exactly one")
+        raise ClaimRefused(f"claim {claim.key} is reserved for {len(claim.pods)} pods; it has to be exactly one")
     if not claim.gpus:
-        raise ClaimRefused(f"no GPU is allocated to claim {asked.key}")
+        raise ClaimRefused(f"no GPU is allocated to claim {claim.key}")
     shares: dict[str, GpuShare] = {}
     for result in claim.gpus:
         share = _share(config, result, node)
@@ -71,21 +54,21 @@ def prepared_claim(
             share = _together(before, share, config, result)
         shares[share.uuid] = share
     pod = claim.pods[0]
-    return PreparedClaim(
-        asked.uid,
-        asked.namespace,
+    row = PreparedClaim(
+        meta.uid,
+        meta.namespace,
         pod.name,
         config.effective_mode.unit_mib,
         config.mode.value,
-        state.trust_group(asked.namespace),
+        state.trust_group(meta.namespace),
         now_ns,
-        row_devices(asked.uid, "", Phase.APP),
-        claim=asked.name,
+        claim=meta.name,
         owner=pod.uid,
         whole=not config.mode.shared,
         shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
-        results=tuple(PreparedDevice(each.request, each.device, (), each.share_id or "") for each in claim.gpus),
+        results=tuple(PreparedDevice(each.request, each.device, each.share_id or "") for each in claim.gpus),
     )
+    return row.used_by("", Phase.APP)
 
 
 def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:
@@ -103,35 +86,7 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
             text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
             raise ClaimRefused(f"{text}, and would have one's limits only: ask for both GPUs in one claim")
     name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
-    return msgspec.structs.replace(row, devices=row_devices(row.uid, name, phase))
-
-
-def check_room(state: AllocationState, row: PreparedClaim) -> None:
-    """Refuse GPUs on which others hold too much for this claim.
-
-    Raises:
-        ClaimRefused: says which GPU, the amounts, and who holds them.
-    """
-    for share in row.shares:
-        others = list(state.device_table.on(share.uuid, row.uid))
-        names = ", ".join(sorted({each.key for each in others})) or "nobody"
-        if row.whole:
-            if others:
-                raise ClaimRefused(f"GPU {share.index} is held by {names}")
-            continue
-        gpu = state.node_config.gpu(share.uuid)
-        size = gpu.mib if gpu is not None else 0
-        mib = sum(each.mib(share.uuid) for each in others)
-        percent = sum(each.percent(share.uuid) for each in others)
-        if mib + share.mib > size:
-            text = f"GPU {share.index} has {size - mib} of {size} MiB left, and the claim takes {share.mib}"
-            raise ClaimRefused(f"{text}; held by {names}")
-        if percent + share.percent > CORE_PERCENT:
-            text = f"GPU {share.index} has {CORE_PERCENT - percent} % of its compute left, and the claim takes"
-            raise ClaimRefused(f"{text} {share.percent}; held by {names}")
-        most = state.configuration.max_pods_per_gpu
-        if len(others) >= most:
-            raise ClaimRefused(f"GPU {share.index} is shared by {most} pods, the most that may: {names}")
+    return row.used_by(name, phase)
 
 
 def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
@@ -168,21 +123,9 @@ def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: Alloca
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
     """Return what the containers of a claim get; ``threads`` is the percentage of a GPU's threads in mode mps, or 0."""
-    uuids = tuple(share.uuid for share in row.shares)
     of_each = sum(share.mib for share in row.shares) // len(row.shares)
-    variables = environment(config, uuids, row.shares, row.unit_mib, of_each, threads)
-    return AllocateAnswer(variables, row.directory, uuids)
-
-
-def limits_of(row: PreparedClaim) -> Limits:
-    container = row.devices[0].container
-    return Limits(row.namespace, row.name, row.owner, container, row.mode, row.unit_mib, row.shares)
-
-
-def allocation_record(row: PreparedClaim, mounts: Mapping[str, str]) -> AllocationRecord:
-    """Return the record of the claim's allocation directory, which holds no device IDs."""
-    pairs = tuple(mounts.items())
-    return AllocationRecord({}, row.unit_mib, row.since_ns, pairs, row.key, row.owner)
+    uuids = tuple(share.uuid for share in row.shares)
+    return AllocateAnswer(environment(config, uuids, row.shares, row.unit_mib, of_each, threads), row.directory, uuids)
 
 
 def cdi_name(uid: str) -> str:
@@ -205,3 +148,57 @@ def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str,
     }
     device = {"name": uid, "containerEdits": edits}
     return msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
+
+
+def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
+    """Yield the containers of a pod that use claims, with the names of these in their namespace."""
+    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    names = {each.name: each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims}
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        phase = Phase.APP
+        if container in pod.spec.init_containers:
+            phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
+        if claims := frozenset(names.get(each.name, "") for each in container.resources.claims):
+            yield container, phase, claims
+
+
+def claim_corrections(state: AllocationState) -> list[Correction]:
+    """Return the annotations that existing tools read of pods with claims, where they are missing or others."""
+    claims: dict[str, list[PreparedClaim]] = {}
+    for each in state.claims.values():
+        claims.setdefault(each.owner, []).append(each)
+    found = []
+    for of_pod in claims.values():
+        pod = state.pod_of(of_pod[0])
+        if pod is None or not pod.alive or any(each.whole for each in of_pod):
+            continue
+        wanted = _annotations(state, pod.pod, of_pod)
+        if any(pod.pod.metadata.annotations.get(name) != text for name, text in wanted.items()):
+            found.append(Correction(pod, wanted))
+    return found
+
+
+def _annotations(state: AllocationState, pod: Pod, claims: list[PreparedClaim]) -> dict[str, str | None]:
+    containers = {
+        container.name: _sum_by_gpu([share for each in claims if each.claim in names for share in each.shares])
+        for container, _, names in containers_of(pod)
+    }
+    unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)
+    gpus = _sum_by_gpu([share for each in claims for share in each.shares])
+    there = (state.node_config.gpu(share.uuid) for share in gpus)
+    chosen = tuple(Chosen(gpu, advertised_units(gpu, unit)) for gpu in there if gpu is not None)
+    written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), chosen, pod)
+    if GPUSHARE_ASSIGNED in written:
+        written[GPUSHARE_ASSIGNED] = "true"
+    return {name: text for name, text in written.items() if name != ALLOCATION_ANNOTATION}
+
+
+def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
+    found: dict[str, GpuShare] = {}
+    for share in shares:
+        before = found.get(share.uuid)
+        mib, percent = (before.mib, before.percent) if before is not None else (0, 0)
+        found[share.uuid] = msgspec.structs.replace(
+            share, mib=mib + share.mib, percent=min(100, percent + share.percent)
+        )
+    return tuple(sorted(found.values(), key=lambda share: share.index))

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSliceSpec
+from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSliceSpec, device_name
 from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.claims.slices import device_health, dropped_fields, slice_of
+from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_of
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
@@ -147,6 +147,8 @@ class SlicePublisher:
 
     def _health(self) -> bytes:
         config, now = self._state.node_config, int(time.time()) // HEALTH_EVERY_S * HEALTH_EVERY_S
+        devices = [(device_name(gpu.index), gpu.healthy) for gpu in config.inventory.gpus]
+        devices += [(instance_name(each), each.healthy) for each in config.instances]
         pool = self._state.node.metadata.name if self._state.node is not None else ""
         return dra.NodeWatchResourcesResponse(
             devices=[
@@ -156,6 +158,6 @@ class SlicePublisher:
                     last_updated_time=now,
                     health_check_timeout_seconds=HEALTH_FOR_S,
                 )
-                for name, healthy in device_health(config)
+                for name, healthy in devices
             ]
         ).SerializeToString()

@@ -69,12 +69,6 @@ def slice_of(
     )
 
 
-def device_health(config: NodeConfig) -> list[tuple[str, bool]]:
-    """Return the name of each device, and whether it is healthy."""
-    gpus = [(device_name(gpu.index), gpu.healthy) for gpu in config.inventory.gpus]
-    return gpus + [(instance_name(each), each.healthy) for each in config.instances]
-
-
 def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[str]:
     """Return the fields that an API server has not stored, since their feature gate is off there."""
     there, lost = {each.name: each for each in stored.spec.devices}, set()

@@ -1,8 +1,7 @@
 """Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
 
-Those of the node are read when Prometheus asks. They are made on a thread of their own, from what other threads
-replace as a whole. The series of a pod end with it: they are those of the containers that the agent knows at the
-moment.
+Those of the node are made when Prometheus asks, on a thread of their own, from what other threads replace as a whole.
+The series of a pod end with it: they are those of the containers that the agent knows at the moment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,17 @@ from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots
-from gputile.node.agent.status.usage import PROC, ContainerUse, GpuTimes
+from gputile.node.agent.status.usage import (
+    NOT_BOOKED,
+    PROC,
+    ContainerUse,
+    GpuHoldings,
+    GpuTimes,
+    Snapshots,
+    bookings_of,
+    containers_of,
+)
+from gputile.node.agent.time_shares import policy_of
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.support.metrics import MetricsRegistry
@@ -94,13 +102,15 @@ class NodeMetrics(Collector):
         yield from self._containers(readings)
 
     def _node(self) -> Metric:
-        latest = self._snapshots.latest
+        state = self._snapshots.latest
+        mode, labels, configured = state.node_config.effective_mode, state.labels, state.configuration.gpu_time
+        policy = policy_of(mode.mode, labels, configured).value
         found = GaugeMetricFamily(
             "gputile_agent_node_info",
             "1, with the mode and the way of sharing in force, the memory unit, the policy of GPU time and the version",
             labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
         )
-        found.add_metric((latest.mode, latest.sharing, str(latest.unit_mib), latest.gpu_time_policy, VERSION), 1)
+        found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
         return found
 
     def _gpus(self, seen: Observation) -> Iterator[Metric]:
@@ -123,7 +133,7 @@ class NodeMetrics(Collector):
         healthy = GaugeMetricFamily(
             "gputile_agent_gpu_healthy", "1 while new pods may use the GPU, 0 while it is unhealthy", labels=("gpu",)
         )
-        bookings = self._snapshots.latest.bookings
+        bookings = bookings_of(self._snapshots.latest)
         for gpu in seen.machine.gpus:
             held, index = bookings.gpus.get(gpu.index, NOT_BOOKED), str(gpu.index)
             info.add_metric((index, gpu.uuid, gpu.model), 1)
@@ -173,7 +183,7 @@ class NodeMetrics(Collector):
             "Part of the GPU's time that the container is guaranteed, from 0 to 1",
             labels=("namespace", "pod", "container", "gpu"),
         )
-        containers = self._snapshots.latest.containers
+        containers = tuple(containers_of(self._snapshots.latest))
         for container, counted in self._use.read(containers, readings):
             _, *names = container.container
             for part, usage in zip(container.gpus, counted, strict=True):

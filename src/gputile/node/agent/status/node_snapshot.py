@@ -1,9 +1,9 @@
-"""Takes a snapshot of the node, its bookings and its pods for the thread that serves metrics."""
+"""Takes a snapshot of the node for the thread that serves metrics, and says what is booked there."""
 
-import operator
+import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from gputile.api.core import container_ids, ended_containers
@@ -11,10 +11,9 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
-from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices
+from gputile.node.agent.device_table import EMPTY, PodContainer, PodDevices, PreparedClaim
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.time_shares import policy_of, time_shares
+from gputile.node.agent.time_shares import time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 
 
@@ -30,39 +29,34 @@ class GpuHolding:
 NOT_BOOKED: Final = GpuHolding()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GpuHoldings:
     """What is booked of each GPU by its index, and the memory of it in bytes by namespace and index.
 
     ``instances`` is how many pods have each MIG instance, by its UUID.
     """
 
-    gpus: Mapping[int, GpuHolding] = field(default_factory=lambda: MappingProxyType({}))
-    namespaces: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
-    instances: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-
-
-NO_BOOKINGS: Final = GpuHoldings()
+    gpus: dict[int, GpuHolding] = field(default_factory=dict)
+    namespaces: Counter[tuple[str, int]] = field(default_factory=Counter)
+    instances: Counter[str] = field(default_factory=Counter)
 
 
 def bookings_of(state: AllocationState) -> GpuHoldings:
-    gpus: dict[int, GpuHolding] = {}
-    namespaces: dict[tuple[str, int], int] = {}
-    instances: dict[str, int] = {}
+    found = GpuHoldings()
     for devices in state.device_table:
         for index, (mib, percent) in _taken(state.node_config, devices).items():
-            memory = mib * MIB
-            before, key = gpus.get(index, NOT_BOOKED), (devices.namespace, index)
-            gpus[index] = GpuHolding(before.memory + memory, before.percent + percent, before.pods + 1)
+            before = found.gpus.get(index, NOT_BOOKED)
+            found.gpus[index] = GpuHolding(before.memory + mib * MIB, before.percent + percent, before.pods + 1)
             if devices.identified:
-                namespaces[key] = namespaces.get(key, 0) + memory
-        for each in instances_of(state.node_config, devices):
-            instances[each.uuid] = instances.get(each.uuid, 0) + 1
-    return GpuHoldings(gpus, namespaces, instances)
+                found.namespaces[devices.namespace, index] += mib * MIB
+        found.instances.update(each.uuid for each in instances_of(state.node_config, devices))
+    return found
 
 
 def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = "") -> Iterator[MigDevice]:
     """Yield the MIG instances that a pod has, as far as they are there; with ``container`` that one's alone."""
+    if isinstance(devices, PreparedClaim):
+        return (each for each in node_config.instances if each.uuid in devices.gpus)
     ids = {
         (each.resource, device_id)
         for each in devices.devices
@@ -122,48 +116,23 @@ class MonitoredContainer:
     gpus: tuple[GpuPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
-    """The node at a moment."""
-
-    mode: str = ""
-    sharing: str = ""
-    unit_mib: int = 0
-    gpu_time_policy: str = ""
-    containers: tuple[MonitoredContainer, ...] = ()
-    bookings: GpuHoldings = NO_BOOKINGS
-
-
 class Snapshots:
-    """The latest snapshot of ``state``; other threads read ``latest``, which is replaced as a whole."""
+    """A copy of ``state`` for other threads, who read ``latest``: it is replaced as a whole."""
 
     def __init__(self, state: AllocationState) -> None:
         self._state = state
-        self._taken_of: tuple[object, ...] = ()
-        self.latest = NodeSnapshot()
+        self.refresh()
 
     def refresh(self) -> None:
-        """Take another one, if there is news. Call it on the event loop that owns the state."""
-        state = self._state
-        of = (state.node_config, state.configuration, state.labels, *state.device_table, *state.pods.values())
-        if len(of) != len(self._taken_of) or not all(map(operator.is_, of, self._taken_of)):
-            self._taken_of, self.latest = of, snapshot_of(state)
+        """Take another one. Call it on the event loop that owns the state."""
+        latest = copy.copy(self._state)
+        latest.pods = copy.copy(self._state.pods)
+        self.latest = latest
 
 
-def snapshot_of(state: AllocationState) -> NodeSnapshot:
-    config = state.node_config
-    guaranteed = time_shares(state, "").guaranteed if config.mode in LIBRARY_MODES else {}
-    return NodeSnapshot(
-        mode=config.mode.value,
-        sharing=config.effective_mode.sharing.value,
-        unit_mib=config.effective_mode.unit_mib,
-        gpu_time_policy=policy_of(config.mode, state.labels, state.configuration.gpu_time).value,
-        containers=tuple(_containers(state, guaranteed)),
-        bookings=bookings_of(state),
-    )
-
-
-def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, int]]) -> Iterator[MonitoredContainer]:
+def containers_of(state: AllocationState) -> Iterator[MonitoredContainer]:
+    """Yield the containers with GPUs whose pods are known."""
+    guaranteed = time_shares(state, "").guaranteed
     for devices in state.named_devices():
         if not devices.known:
             continue
@@ -193,10 +162,11 @@ def _parts(
 ) -> Iterator[GpuPart]:
     for share in state.shares(devices, container):
         gpu = state.node_config.gpu(share.uuid)
+        if gpu is None:  # an instance, or not there any more
+            continue
         part = guaranteed.get(share.uuid)
-        total = (gpu.mib if gpu is not None else share.mib) * MIB
         time_share = part / SHARE_WHOLE if part is not None else None
-        yield GpuPart(share.index, (share.uuid,), share.mib * MIB, total, time_share)
+        yield GpuPart(share.index, (share.uuid,), share.mib * MIB, gpu.mib * MIB, time_share)
     split: dict[int, list[MigDevice]] = {}
     for instance in instances_of(state.node_config, devices, container):
         split.setdefault(instance.index, []).append(instance)

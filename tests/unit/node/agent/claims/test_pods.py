@@ -9,9 +9,14 @@ from gputile.api.core import PodResourceClaim, PodResourceClaimStatus
 from gputile.api.well_known import ALLOCATION_ANNOTATION, CLAIMS_LABEL, MODE_LABEL, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.pods import claim_corrections, containers_of
-from gputile.node.agent.claims.prepare import AskedClaim, ClaimRefused, prepared_claim, with_containers
-from gputile.node.agent.claims.prepared_claim import PreparedClaim
+from gputile.node.agent.claims.prepare import (
+    ClaimRefused,
+    claim_corrections,
+    containers_of,
+    prepared_claim,
+    with_containers,
+)
+from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode
@@ -26,7 +31,7 @@ MACHINE = machine([8192, 8192])
 
 def row(state: AllocationState, name: str, *given: Given) -> PreparedClaim:
     """Prepare a claim of the pod ``pod``, and let it hold what it has."""
-    found = prepared_claim(state, allocated(name, *given), AskedClaim("default", name, f"uid-{name}"), NODE, 7)
+    found = prepared_claim(state, allocated(name, *given), NODE, 7)
     hold_claims(state, {**state.claims, found.uid: found}, 0)
     return found
 

@@ -9,21 +9,18 @@ from gputile.api.well_known import DRIVER, GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.claims.driver import CLAIM_RECORD, ClaimRecordError
 from gputile.node.agent.claims.prepare import (
-    AskedClaim,
     ClaimRefused,
     answer_of,
     cdi_file,
-    check_room,
-    limits_of,
     prepared_claim,
 )
-from gputile.node.agent.claims.prepared_claim import ClaimRecordError, PreparedClaim, decode_claim, encode_claim
-from gputile.node.agent.device_ids import part_id
-from gputile.node.agent.device_table import ContainerDevices, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.status.node_snapshot import bookings_of
+from gputile.node.agent.rules import Occupied, rules_of
+from gputile.node.agent.status.node_snapshot import bookings_of, containers_of
 from gputile.node.agent.time_shares import time_shares
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
@@ -31,19 +28,18 @@ from tests.fakes.claims import Given, allocated, claims_node, share
 from tests.fakes.devicetable import hold
 from tests.integration.agent.scene import machine
 
-ASKED = AskedClaim("default", "c", "uid-c")
 MACHINE = machine([8192, 8192])
 
 
-def prepared(state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim = ASKED) -> PreparedClaim:
-    found = prepared_claim(state, claim, asked, NODE, 7)
-    check_room(state, found)
+def prepared(state: AllocationState, claim: ResourceClaim) -> PreparedClaim:
+    found = prepared_claim(state, claim, NODE, 7)
+    rules_of(state).check_claim(found)
     return found
 
 
-def refusal(state: AllocationState, claim: ResourceClaim | None, asked: AskedClaim = ASKED) -> str:
-    with pytest.raises(ClaimRefused) as caught:
-        prepared(state, claim, asked)
+def refusal(state: AllocationState, claim: ResourceClaim) -> str:
+    with pytest.raises((ClaimRefused, Occupied)) as caught:
+        prepared(state, claim)
     return str(caught.value)
 
 
@@ -53,8 +49,7 @@ def test_a_share_is_what_kube_scheduler_has_counted() -> None:
     assert found.shares == (GpuShare("GPU-1", 1, 2048),)
     assert (found.key, found.owner, found.pod_uid, found.whole) == ("default/pod", "uid-pod", "uid-pod", False)
     assert [(each.request, each.name, each.share_id) for each in found.results] == [("r0", "gpu-1", "share-0")]
-    assert limits_of(found).gpus == found.shares
-    assert decode_claim(encode_claim(found)) == found
+    assert CLAIM_RECORD.decode(CLAIM_RECORD.encode(found)) == found
 
 
 def test_the_environment_is_what_existing_programs_read() -> None:
@@ -81,7 +76,7 @@ def test_gpus_are_in_the_order_in_which_cuda_numbers_them_whichever_request_got_
     """The first request found room on GPU 1 only. The daemon of both is named, and limits are counted, by index."""
     state = claims_node(Mode.MPS, MACHINE)
     found = prepared(state, allocated("c", share(1, "6Gi"), share(0, "1Gi")))
-    assert [(each.index, each.mib) for each in limits_of(found).gpus] == [(0, 1024), (1, 6144)]
+    assert [(each.index, each.mib) for each in found.shares] == [(0, 1024), (1, 6144)]
     assert [each.name for each in found.results] == ["gpu-1", "gpu-0"]
     answer = answer_of(state.node_config, found, 0)
     assert answer.uuids == ("GPU-0", "GPU-1")
@@ -130,9 +125,8 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     first = prepared(state, allocated("c", Given("gpu-0-mig-1", {})))
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
     hold_claims(state, {first.uid: first}, 0)
-    beside = AskedClaim("default", "d", "uid-d")
-    assert prepared(state, allocated("d", Given("gpu-0-mig-2", {})), beside).gpus == {"MIG-2"}
-    assert "held by default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})), beside)
+    assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
+    assert "held by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
 
 def test_two_instances_of_one_gpu_count_as_two() -> None:
@@ -142,13 +136,14 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     hold_claims(state, {both.uid: both}, 0)
     held = bookings_of(state)
     assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
+    assert held.instances == {"MIG-1": 1, "MIG-2": 1}
+    (container,) = containers_of(state)
+    assert [(part.index, part.uuids) for part in container.gpus] == [(0, ("MIG-1", "MIG-2"))]
 
 
 @pytest.mark.parametrize(
     ("claim", "text"),
     [
-        (None, "not there any more"),
-        (allocated("c", share(0, "1Gi"), uid="another"), "not there any more"),
         (allocated("c"), "no GPU is allocated"),
         (allocated("c", Given("nic-0", {}, driver="net.example")), "no GPU is allocated"),
         (allocated("c", share(0, "1Gi"), pods=()), "reserved for 0 pods"),
@@ -163,7 +158,7 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
         (allocated("c", share(0, "5Gi"), share(0, "5Gi")), "twice"),
     ],
 )
-def test_what_is_refused(claim: ResourceClaim | None, text: str) -> None:
+def test_what_is_refused(claim: ResourceClaim, text: str) -> None:
     assert text in refusal(claims_node(Mode.CGPU, MACHINE), claim)
 
 
@@ -177,12 +172,6 @@ def test_a_whole_gpu_is_not_given_twice_to_one_claim() -> None:
     )
 
 
-def test_a_uid_that_is_no_name_of_a_file_is_refused() -> None:
-    asked = AskedClaim("default", "c", "../../etc")
-    claim = allocated("c", share(0, "1Gi"), uid=asked.uid)
-    assert "not there" in refusal(claims_node(Mode.CGPU, MACHINE), claim, asked)
-
-
 def test_a_node_of_extended_resources_prepares_nothing() -> None:
     state = claims_node(Mode.CGPU, MACHINE, claims=False)
     assert "extended resources" in refusal(state, allocated("c", share(0, "1Gi")))
@@ -192,7 +181,7 @@ def test_a_node_of_extended_resources_prepares_nothing() -> None:
 
 def held(state: AllocationState, name: str, given: Given) -> PreparedClaim:
     uid = f"uid-{name}"
-    found = prepared(state, allocated(name, given, pods=(name,)), AskedClaim("default", name, uid))
+    found = prepared(state, allocated(name, given, pods=(name,)))
     hold_claims(state, {**state.claims, uid: found}, 0)
     return found
 
@@ -203,8 +192,10 @@ def test_what_others_hold_is_counted_and_they_are_named() -> None:
     held(state, "b", share(1, "8Gi", cores="10"))
     assert prepared(state, allocated("c", share(0, "3Gi", cores="60")))
     text = refusal(state, allocated("c", share(0, "4Gi", cores="5")))
-    assert text == "GPU 0 has 3072 of 8192 MiB left, and the claim takes 4096; held by default/a"
-    assert "60 % of its compute left" in refusal(state, allocated("c", share(0, "1Gi", cores="65")))
+    assert text == "GPU 0 has 3072 of 8192 MiB left, the pod would hold 4096; held by default/a"
+    assert "would have 105 of 100 percent of its compute taken; held by default/a" in refusal(
+        state, allocated("c", share(0, "1Gi", cores="65"))
+    )
 
 
 def test_pods_by_device_plugin_are_counted_too() -> None:
@@ -220,13 +211,13 @@ def test_as_many_pods_share_a_gpu_as_may() -> None:
     state = claims_node(Mode.CGPU, MACHINE)
     for number in range(state.configuration.max_pods_per_gpu):
         held(state, f"p{number}", share(0, "1Mi"))
-    assert "the most that may" in refusal(state, allocated("c", share(0, "1Mi")))
+    assert "the most that a GPU may hold" in refusal(state, allocated("c", share(0, "1Mi")))
 
 
 def test_a_whole_gpu_is_held_by_one() -> None:
     state = claims_node(Mode.EXCLUSIVE, MACHINE)
     held(state, "a", Given("gpu-0", {}))
-    assert "GPU 0 is held by default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
+    assert "GPU 0 is held by pod default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
     assert prepared(state, allocated("c", Given("gpu-1", {})))
 
 
@@ -254,7 +245,7 @@ def test_the_cdi_file_carries_limits_into_containers() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":2}', '{"version":1,"uid":"x"}', "\0" * 40])
 def test_a_damaged_record_is_none(text: str) -> None:
     with pytest.raises(ClaimRecordError):
-        decode_claim(text)
+        CLAIM_RECORD.decode(text)
 
 
 def test_the_driver_is_the_one_of_the_slices() -> None:

@@ -1,6 +1,5 @@
 """Files of the agent that a failing disk has damaged."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, Nod
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
 from gputile.node.gateway.link import NodeLock
-from gputile.support.files import write_whole
 from tests.fakes.oddfiles import ODD
 
 DAMAGED = [b"", b"\0" * 64, b'{"mode":"\xff\xfe"}', b'{"x":' + b"[" * 100_000]
@@ -68,21 +66,6 @@ def test_a_directory_stays_as_long_as_the_pod_whose_limits_it_has(tmp_path: Path
     (store.allocations / "three").mkdir()
     store.keep_only([], {"1"})
     assert [path.name for path in store.allocations.iterdir()] == ["one"]
-
-
-@pytest.mark.parametrize("content", DAMAGED, ids=["empty", "zeros", "no text", "nested"])
-def test_a_mark_that_has_changed_since_the_last_look_is_read_again(tmp_path: Path, content: bytes) -> None:
-    files, limits = files_in(tmp_path), Limits("team", "pod", "uid", "main", "share", 128, ())
-    for name in ("one", "two", "three"):
-        files.write_limits(name, limits)
-    assert files.started() == {"one", "two", "three"}
-    write_whole(files.allocations / "one" / BOOT_FILE, content)
-    shutil.rmtree(files.allocations / "two")
-    assert files.started() == {"three"}
-    files.write_limits("one", limits)
-    assert files.started() == {"one", "three"}
-    files.prepare("two")
-    assert files.started() == {"one", "three"}, "it has no mark yet"
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe 1", b"1", b"one two"])

@@ -10,12 +10,11 @@ from gputile.core.devices.request import Phase
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import AllocationRecord
-from gputile.node.agent.files.allocation_files import CHECKPOINT, RECORD, Checkpoint, CheckpointError
-from gputile.node.agent.files.records import read_checkpoint
+from gputile.node.agent.files.allocation_files import CHECKPOINT, RECORD, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
-SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1), (GPU_MEMORY,))
+SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1))
 KEPT = AllocationRecord({GPU_MEMORY: ("GPU-0::1",)}, 1024, 5, (("/in", "/out"),), "ns/a", "u", "main", Phase.INIT)
 
 

@@ -1,29 +1,22 @@
 """What stands in the place of the kubelet's checkpoint, when it is read, and what is taken from it."""
 
 import base64
-import json
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
+from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
-from gputile.node.agent.device_ids import part_id
 from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.records import FILE_NAME, Records
+from gputile.node.agent.files.allocation_files import FILE_NAME, NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from tests.fakes.corebuilders import container
 from tests.fakes.oddfiles import ODD
-from tests.unit.node.agent.test_allocation import Here, known
 
 
 def records_in(directory: Path) -> Records:
@@ -56,24 +49,3 @@ def test_what_is_no_file_tells_nothing_and_is_said_once(
     (said,) = caplog.records
     assert "the kubelet's checkpoint is not read: " in said.getMessage()
     assert not list(state.device_table)
-
-
-@pytest.mark.requirement("M4", "B1")
-def test_a_lost_record_is_made_anew_from_what_the_kubelet_has_written_down(tmp_path: Path) -> None:
-    """The kubelet may lose its checkpoint next. No mirror takes what another pod has: anybody can write its text."""
-    ids, others = (tuple(part_id(f"GPU-{index}", slot) for slot in range(2)) for index in range(2))
-    static, other, forged = (known(name, container(mem=2)) for name in ("a", "b", "c"))
-    here, records = Here(Mode.CGPU, other), records_in(tmp_path)
-    for pod, says in ((static, "hash-of-a"), (forged, other.uid)):
-        meta = msgspec.structs.replace(pod.pod.metadata, annotations={MIRROR_ANNOTATION: says})
-        here.know(replace(pod, pod=msgspec.structs.replace(pod.pod, metadata=meta)))
-    entries = [_entry("hash-of-a", "main", ids, "answered"), _entry(other.uid, "main", others, "another")]
-    (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}, "Checksum": 1}))
-    records.read(here.state, 1)
-    assert {each.uid: each.devices[0].ids for each in here.state.device_table} == {static.uid: ids, other.uid: others}
-    (start,) = here.starts(GPU_MEMORY, ids)
-    assert start.mounts == {CONTAINER_DIRECTORY: "/state/allocations/answered"}
-    assert {name: record.uid for name, record in records.store.records().items()} == {
-        "answered": static.uid,
-        "another": other.uid,
-    }

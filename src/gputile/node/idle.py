@@ -1,6 +1,6 @@
 """Waits for a GPU, and then becomes the given command.
 
-``python -m gputile.node.gateway.idle ROOT PORT LEAVE COMMAND...``
+``python -m gputile.node.idle ROOT PORT LEAVE COMMAND...``
 
 The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
 is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next
@@ -14,7 +14,6 @@ has exited with 0 once. "[]" is none.
 # ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -70,7 +69,6 @@ def _link(path: str) -> str:
 
 
 LOOK_EVERY_S = 30.0
-AT_ONCE = 32  # connections: any pod that reaches the port may open some
 _BODY = (
     b"# HELP gputile_agent_resting Whether the agent rests, since its node has no GPU.\n"
     b"# TYPE gputile_agent_resting gauge\ngputile_agent_resting 1\n"
@@ -81,45 +79,26 @@ _ANSWER = (
 )
 
 
-class Probes:
-    """Answers everybody who asks anything: a resting agent is alive, ready and has one metric."""
+def listen(port: int) -> socket.socket:
+    """Return a socket that hands over connections only when something was asked on them, or after a second or so."""
+    listening = socket.create_server(("", port), backlog=64)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    return listening
 
-    def __init__(self, port: int) -> None:
-        self._listening = socket.create_server(("", port), backlog=64) if port else None
-        self._asking: list[socket.socket] = []
 
-    def answer(self, until: float) -> None:
-        while (left := until - time.monotonic()) > 0:
-            readable, _, _ = select.select(
-                [*([self._listening] if self._listening else []), *self._asking], [], [], left
-            )
-            for ready in readable:
-                self._accept(ready) if ready is self._listening else self._reply(ready)
-
-    def forget(self) -> None:
-        """Hang up on those who have connected and asked nothing."""
-        while self._asking:
-            self._asking.pop().close()
-
-    def _accept(self, listening: socket.socket) -> None:
+def answer(listening: socket.socket, until: float) -> None:
+    """Answer everybody who asks anything: a resting agent is alive, ready and has one metric."""
+    while (left := until - time.monotonic()) > 0:
+        listening.settimeout(left)
         try:
             connection, _ = listening.accept()
         except OSError:
-            return
-        connection.setblocking(False)
-        self._asking.append(connection)
-        if len(self._asking) > AT_ONCE:
-            self._asking.pop(0).close()
-
-    def _reply(self, connection: socket.socket) -> None:
-        if connection not in self._asking:
-            return  # hung up on in this very round
-        self._asking.remove(connection)
+            continue
         with connection:
+            connection.setblocking(False)
             try:
-                if connection.recv(4096):
-                    connection.send(_ANSWER)
-                    connection.shutdown(socket.SHUT_WR)
+                connection.recv(4096)
+                connection.send(_ANSWER)
             except OSError:
                 pass
 
@@ -156,11 +135,13 @@ def main() -> None:
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
         _say(f"no NVIDIA GPU on this node: resting, and looking again every {LOOK_EVERY_S:g} s")
-        probes, leaving = Probes(port), Leaving(leave)
+        listening, leaving = listen(port) if port else None, Leaving(leave)
         while (found := gpu_evidence(root)) is None:
             leaving.look()
-            probes.answer(time.monotonic() + LOOK_EVERY_S)
-            probes.forget()
+            if listening is None:
+                time.sleep(LOOK_EVERY_S)
+            else:
+                answer(listening, time.monotonic() + LOOK_EVERY_S)
         leaving.end()
         _say(f"there is a GPU now: {found}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted

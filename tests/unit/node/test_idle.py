@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.gateway.idle import Leaving, gpu_evidence
+from gputile.node.idle import Leaving, gpu_evidence
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
 from tests.localcluster.processes import children
 

@@ -1,7 +1,5 @@
-"""Pods that ask for the same go where each of them would go by itself, and equal nodes are looked at once."""
+"""Each pod of a simulation goes where kube-scheduler and the extender would put it."""
 
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -12,14 +10,12 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.tools.simulator.equal_pods import bind
 from gputile.tools.simulator.scenario import Scenario
-from gputile.tools.simulator.simulation import IN_A_ROW, RANK_WEIGHT, Simulation
-from gputile.tools.simulator.what_if import fit_more
+from gputile.tools.simulator.simulation import RANK_WEIGHT, Simulation
 from tests.unit.tools.simulator.builders import node, pod
 
 pytestmark = pytest.mark.requirement("B4", "C2")
@@ -86,7 +82,10 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
         best = max(feasible, key=lambda name: by_name[name] * RANK_WEIGHT + scores[name])
         decision = engine.decide(request, best, 1) if request else Decision(best, (), None)
         assert isinstance(decision, Decision)
-        bind(ledger, each, decision)
+        annotations = each.metadata.annotations | decision.annotations(each)
+        meta = msgspec.structs.replace(each.metadata, annotations=annotations)
+        spec = msgspec.structs.replace(each.spec, node_name=best)
+        ledger.apply(PodApplied(msgspec.structs.replace(each, metadata=meta, spec=spec)))
         predicates.place(each, best)
         found.append((best, decision.allocation, len(feasible)))
     return found, ledger
@@ -122,46 +121,3 @@ def test_nodes_of_which_the_same_is_said_are_told_together() -> None:
         "fits none of 5 node(s); 4 nodes (n0, n1, n2, ...): its largest GPU has 7 GiB; "
         "the pod needs 9 GiB on one GPU; n4: its largest GPU has 5 GiB; the pod needs 9 GiB on one GPU"
     )
-
-
-def test_copies_on_many_equal_nodes_cost_what_those_on_one_do() -> None:
-    """GPUs are chosen once for each state of a node, however many nodes get into it."""
-    nodes = [node(f"n{i}", mode="cgpu", gpus={"count": 4, "memory": "5GiB"}) for i in range(300)]
-    simulation, chosen = Simulation(Configuration()), 0
-    list(simulation.run(Scenario(nodes=nodes), lambda: 1))
-
-    def count(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal chosen
-        chosen += event == "call" and frame.f_code is PlacementEngine.decide.__code__
-
-    asking = pod(
-        f"{{tolerations: [{{operator: Exists}}], containers: [{{name: c, resources: {{limits: {{{MEM}: 1}}}}}}]}}"
-    )
-    sys.setprofile(count)
-    try:
-        found = fit_more(simulation, [asking], lambda: 1, lambda _: None)
-    finally:
-        sys.setprofile(None)
-    assert (found.copies, chosen) == (300 * 20, 20 + IN_A_ROW - 1)
-    assert found.stopped_by.startswith("default/p: fits none of 300 node(s); 300 nodes (n0, n1, n10, ...): ")
-
-
-@pytest.mark.parametrize(("label", "asked"), [("training.kubeflow.org/replica-index", 1), ("example.com/index", 50)])
-def test_pods_that_only_their_number_tells_apart_are_judged_once(label: str, asked: int) -> None:
-    large, found, requests = templates()[0], [], 0
-    for number in range(50):
-        labels = {label: str(number)}
-        meta = msgspec.structs.replace(large.metadata, name=f"p{number}", uid=f"p{number}", labels=labels)
-        found.append(msgspec.structs.replace(large, metadata=meta))
-
-    def count(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal requests
-        requests += event == "call" and frame.f_code is PlacementEngine.request.__code__
-
-    sys.setprofile(count)
-    try:
-        outcomes = list(Simulation(Configuration()).run(Scenario(nodes=machines([4]), pending=found), lambda: 1))
-    finally:
-        sys.setprofile(None)
-    assert {outcome.node for outcome in outcomes} == {None}
-    assert requests == asked

@@ -1,0 +1,339 @@
+"""Kinds of other projects: pods by their shape, what the table knows of them, and what people add to it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.app import app
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.pod_kinds import known_kinds
+from gputile.tools.simulator.workloads import Expansion, Intake, expand
+from tests.unit.tools.simulator.builders import expand_text, load_text, write
+from tests.unit.tools.simulator.manifests import Json, changed, pod_template
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+CLUSTER = (
+    "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
+    "nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]\n"
+)
+TEMPLATE = pod_template()
+
+
+def replicas(container: str, **numbers: int) -> Json:
+    template = changed(TEMPLATE, "spec.containers.0.name", container)
+    return {name: {"replicas": number, "template": template} for name, number in numbers.items()}
+
+
+def of_kind(api_version: str, kind: str, spec: Json) -> Json:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+
+
+PYTORCH = of_kind("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": replicas("pytorch", Master=1, Worker=2)})
+JOB_SET = of_kind(
+    "jobset.x-k8s.io/v1alpha2",
+    "JobSet",
+    {
+        "replicatedJobs": [
+            {"name": "driver", "template": {"spec": {"template": TEMPLATE}}},
+            {
+                "name": "workers",
+                "replicas": 2,
+                "template": {"spec": {"parallelism": 2, "completions": 2, "template": TEMPLATE}},
+            },
+        ]
+    },
+)
+RAY = {
+    "headGroupSpec": {"rayStartParams": {}, "template": TEMPLATE},
+    "workerGroupSpecs": [{"groupName": "small", "replicas": 2, "numOfHosts": 2, "template": TEMPLATE}],
+}
+ROLLOUT = of_kind(
+    "argoproj.io/v1alpha1",
+    "Rollout",
+    {"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": TEMPLATE},
+)
+NOTEBOOK = of_kind("kubeflow.org/v1beta1", "Notebook", {"template": TEMPLATE})
+GROUPS = of_kind(
+    "leaderworkerset.x-k8s.io/v1",
+    "LeaderWorkerSet",
+    {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": TEMPLATE}},
+)
+
+
+def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
+    return expand(load_text(tmp_path, json.dumps(body)), [], Intake(kinds=known_kinds(files)))
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (PYTORCH, ["w-master-0", "w-worker-0", "w-worker-1"]),
+        (JOB_SET, ["w-driver-0", *(f"w-workers-{i}" for i in range(4))]),
+        (
+            changed(JOB_SET, "spec.replicatedJobs.1.template.spec.parallelism", 8),
+            ["w-driver-0", *(f"w-workers-{i}" for i in range(4))],
+        ),
+        (of_kind("ray.io/v1", "RayCluster", RAY), ["w-head", *(f"w-small-{i}" for i in range(4))]),
+        (GROUPS, ["w-0", "w-1", *(f"w-worker-{i}" for i in range(4))]),
+        (ROLLOUT, ["w-0", "w-1"]),
+        (
+            of_kind(
+                "batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a", "replicas": 2, "template": TEMPLATE}]}
+            ),
+            ["w-a-0", "w-a-1"],
+        ),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> None:
+    found = expanded(tmp_path, body).pods
+    assert [pod.metadata.name for pod in found] == names
+    assert {
+        (pod.metadata.labels["app"], pod.spec.containers[0].resources.limits["aliyun.com/gpu-mem"]) for pod in found
+    } == {("x", 2)}
+    assert {(owner.kind, owner.name) for pod in found for owner in pod.metadata.owner_references} == {
+        (body["kind"], "w")
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", "2"),
+            "Worker.replicas: must be a whole number, is a string",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", -1),
+            "Worker.replicas: -1 is not in 0 to 100,000",
+        ),
+        (
+            changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
+            r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
+        ),
+        (changed(PYTORCH, "metadata", []), "metadata: must be a mapping, is a list"),
+        (
+            changed(GROUPS, "metadata.annotations", {"leaderworkerset.sigs.k8s.io/exclusive-topology": "zone"}),
+            r"annotations\[leaderworkerset.*/exclusive-topology\]: which domains its pods get is not judged here",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        expanded(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "pods", "said"),
+    [
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker", {"replicas": 2, "tempate": TEMPLATE}),
+            3,
+            "2 pods of spec.pytorchReplicaSpecs.Worker.tempate",
+        ),
+        (changed(PYTORCH, "spec.pytorchReplicaSpecs", {}), 0, "it makes no pods here"),
+        (of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}}), 0, "it makes no pods here"),
+    ],
+)
+def test_a_template_elsewhere_or_none_is_told(tmp_path: Path, body: Json, pods: int, said: str) -> None:
+    found = expanded(tmp_path, body)
+    assert len(found.pods) == pods
+    assert said in " ".join(map(str, found.notes))
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value"),
+    [
+        (PYTORCH, "spec.runPolicy.suspend", True),
+        (JOB_SET, "spec.suspend", True),
+        (NOTEBOOK, "metadata.annotations.kubeflow-resource-stopped", ""),
+    ],
+    ids=["PyTorchJob", "JobSet", "Notebook"],
+)
+def test_a_suspended_one_makes_no_pods_in_a_cluster(tmp_path: Path, body: Json, path: str, value: object) -> None:
+    """A new one is judged as if it were resumed."""
+    suspended = changed(body, path, value)
+    found = expanded(tmp_path, changed(suspended, "metadata.uid", "u"))
+    assert (found.pods, "is suspended and makes no pods" in found.notes[-1].text) == ([], True)
+    new = expanded(tmp_path, suspended)
+    assert len(new.pods) == len(expanded(tmp_path, body).pods)
+    assert any("judged as if it were resumed" in note.text for note in new.notes)
+
+
+MORE = """
+apiVersion: gputile.io/v1alpha1
+kind: PodKinds
+kinds:
+- apiVersion: example.com/v1
+  kind: Training
+  pods:
+  - template: spec.stages.*.workers.template
+    count: [spec.stages.*.workers.number, {path: spec.rounds, default: 2}]
+    name: "{name}-{key}-{number}-x"
+    labels: {example.com/stage: "{key}"}
+- {apiVersion: example.com/v1, kind: Dataset}
+"""
+
+
+def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
+    more = write(tmp_path, MORE, "kinds.yaml")
+    stages = [{"name": "one", "workers": {"number": 1, "template": TEMPLATE}}, {"workers": {"template": TEMPLATE}}]
+    body = of_kind("example.com/v1", "Training", {"stages": stages})
+    found = expanded(tmp_path, body, more).pods
+    assert [pod.metadata.name for pod in found] == ["w-one-0-x", "w-one-1-x", "w-1-0-x", "w-1-1-x"]
+    assert found[0].metadata.labels["example.com/stage"] == "one"
+    notes = expanded(tmp_path, of_kind("example.com/v1", "Dataset", {}), more).notes
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("template: spec", "templates: spec", "templates: unknown field; did you mean template"),
+        ("kind: PodKinds", "kind: Kinds", "kind: must be PodKinds of gputile.io/v1alpha1"),
+        ("kinds:", "kind_: 5\nkinds:", "kind_: unknown field; did you mean kind"),
+        ("kinds:", "kinds:\n- {apiVersion: apps/v1, kind: Deployment}", "is Kubernetes' own"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        known_kinds([write(tmp_path, MORE.replace(old, new))])
+
+
+def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
+    """Amounts of which no pod can be made are an error, unless they are ignored or --kinds tells of the pods."""
+    spec = {"stages": [{"workers": {"template": TEMPLATE}}], "each": {"nvidia.com/gpu": 1}}
+    body = json.dumps(of_kind("example.com/v1", "Training", spec))
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, body, "w.yaml")]
+    assert run.invoke(app, ["simulate", *files]).exit_code == 2
+    ignored = run.invoke(app, ["simulate", *files, "--ignore-unknown"])
+    assert (ignored.exit_code, "ignored: spec.each: it asks for GPUs" in ignored.stderr) == (0, True)
+    more = write(tmp_path, MORE, "kinds.yaml")
+    assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more, "-o", "wide"]).stdout
+    wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
+    assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
+    old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")
+    assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
+
+
+GPU = "{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}"
+
+
+def by_shape(tmp_path: Path, kind: str, spec: str) -> Expansion:
+    version, name = kind.rsplit("/", 1)
+    text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: x, namespace: team}}\nspec: {spec}\n"
+    return expand_text(tmp_path, text)
+
+
+def told(expansion: Expansion) -> list[str]:
+    return [note.text.removeprefix("by its shape: ") for note in expansion.notes if note.text.startswith("by its")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "names", "said"),
+    [
+        pytest.param(
+            "serving.kserve.io/v1beta1/InferenceService",
+            f"{{predictor: {{minReplicas: 0, containers: [{{name: c, image: i, resources: {GPU}}}]}}}}",
+            ["x-predictor-0"],
+            ["1 pod of spec.predictor (spec.predictor.minReplicas (is 0: judged as if 1)), nvidia.com/gpu: 1"],
+            id="KServe's own containers, scaled to 0",
+        ),
+        pytest.param(
+            "serving.kserve.io/v1beta1/InferenceService",
+            f"{{predictor: {{containers: [{{name: proxy, image: i}}], model: {{resources: {GPU}}}}}}}",
+            ["x-predictor-0"],
+            ["1 pod of spec.predictor, nvidia.com/gpu: 1"],
+            id="a model beside its containers is one of them",
+        ),
+        pytest.param(
+            "serving.kserve.io/v1alpha1/LLMInferenceService",
+            f"{{replicas: 2, template: {{containers: [{{name: m, image: i, resources: {GPU}}}]}},"
+            " worker: {containers: [{name: w, image: i}]}}",
+            ["x-0", "x-1", "x-worker-0", "x-worker-1"],
+            [
+                "2 pods of spec.template (spec.replicas), nvidia.com/gpu: 1",
+                "2 pods of spec.worker (spec.replicas), no GPU",
+            ],
+            id="specs without metadata",
+        ),
+        pytest.param(
+            "argoproj.io/v1alpha1/Workflow",
+            f"{{templates: [{{name: a, nodeSelector: {{a: b}}, container: {{image: i, resources: {GPU}}}}}, "
+            "{name: b, steps: []}]}",
+            ["x-container-0"],
+            ["1 pod of spec.templates[0].container, nvidia.com/gpu: 1"],
+            id="Argo's Workflow",
+        ),
+        pytest.param(
+            "workload.codeflare.dev/v1beta2/AppWrapper",
+            "{components: [{template: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: t}, "
+            "spec: {pytorchReplicaSpecs: {Worker: {replicas: 2, template: "
+            f"{{spec: {{containers: [{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}}}}}]}}",
+            ["x-worker-0", "x-worker-1"],
+            [
+                "2 pods of spec.components[0].template.spec.pytorchReplicaSpecs.Worker.template "
+                "(spec.components[0].template.spec.pytorchReplicaSpecs.Worker.replicas), nvidia.com/gpu: 1"
+            ],
+            id="a workload within another object",
+        ),
+        pytest.param(
+            "serving.kserve.io/v1alpha1/ServingRuntime",
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}",
+            [],
+            ["describes pods for other objects, and makes none itself"],
+            id="a template for other objects",
+        ),
+        pytest.param(
+            "karpenter.sh/v1/NodePool",
+            "{limits: {nvidia.com/gpu: 8}, template: {spec: {taints: [{key: nvidia.com/gpu, effect: NoSchedule}]}}}",
+            [],
+            ["has no template of pods and asks for no GPU: it makes no pods here"],
+            id="a bound",
+        ),
+        pytest.param(
+            "monitoring.coreos.com/v1/Prometheus",
+            "{containers: [{name: config-reloader, args: a}]}",
+            [],
+            ["1 pod of spec, no GPU", "ignored: "],
+            id="containers that are not a pod's, without a GPU",
+        ),
+    ],
+)
+def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[str], said: list[str]) -> None:
+    expansion = by_shape(tmp_path, kind, spec)
+    assert [pod.metadata.name for pod in expansion.pods] == names
+    found = told(expansion)
+    assert len(found) == len(said)
+    assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "where"),
+    [
+        (
+            "sparkoperator.k8s.io/v1beta2/SparkApplication",
+            "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
+            "executor.gpu",
+        ),
+        (
+            "nvidia.com/v1alpha1/DynamoGraphDeployment",
+            "{services: {w: {resources: {limits: {gpu: '1'}}}}}",
+            "w.resources.limits",
+        ),
+        ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
+    ],
+)
+def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:
+    with pytest.raises(ManifestError, match=f"{where}: it asks for GPUs, and which pods ask for them is not known"):
+        by_shape(tmp_path, kind, spec)
+
+
+def test_a_template_with_gpus_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+    spec = f"{{predictor: {{containers: [{{name: c, imag: i, resources: {GPU}}}]}}}}"
+    with pytest.raises(ManifestError, match="imag: unknown field; did you mean image"):
+        by_shape(tmp_path, "serving.kserve.io/v1beta1/InferenceService", spec)
