@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, OwnerReference, Pod, PodCondition, PodStatus, SchedulingGate
+from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
 from gputile.api.well_known import (
-    DAEMON_LABEL,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
@@ -227,31 +226,6 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
     for after in (10, 11):
         bench.round(after)
     assert bench.planner.placeholders.counts()["pool=y"] == 1
-
-
-def on_every_node(name: str, on: str, cpus: str) -> Pod:
-    found = pod(name, asks={"cpu": cpus}, node=on)
-    owners = (OwnerReference("apps/v1", "DaemonSet", "d", "d", True),)
-    meta = msgspec.structs.replace(found.metadata, labels={DAEMON_LABEL: "1"}, owner_references=owners)
-    return msgspec.structs.replace(found, metadata=meta)
-
-
-def test_what_daemon_sets_leave_of_a_node_counts() -> None:
-    bench = fragmented()
-    bench.join(arrived("there", units=30))
-    bench.put(on_every_node("daemon", "there", "20"))
-    bench.put(waits("p", asks={"cpu": "90"}, mem=10))
-    assert said(bench.round(WAIT + 1)) == {"p": "NoNodeTypeFits"}
-    bench.drop(on_every_node("daemon", "there", "20"))
-    bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
-    bench.round(WAIT + 10)
-    assert asked(bench) == 1
-
-
-def test_kube_scheduler_gets_time_first() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    assert bench.round(after=3).created == []
 
 
 def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:

@@ -7,14 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HANDOVER_ANNOTATION
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.ledger.events import NodeApplied
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
-from gputile.kube.objects import Applied
-from tests.fakes.coroutines import at_once
-from tests.stateful.gangmodel import NAMES
 from tests.stateful.test_gangs import LONGEST_SECONDS, Gangs, bound_of
 
 pytestmark = pytest.mark.requirement("M13")
@@ -70,26 +66,6 @@ def test_a_pod_with_a_reservation_whose_labels_name_no_gang_any_more(number: int
     machine.server.delete(changed.metadata.uid)
     machine.the_controller_hears(10_000)
     assert not machine.view.reservation_end(changed.metadata.uid)
-
-
-def test_a_node_that_is_closed_for_a_moment_keeps_the_places_of_a_plan_that_has_begun() -> None:
-    """Its agent is exchanged. If its GPUs were given up, others could take them, and the gang would run in part."""
-    machine = planned(units=4)
-    (first,) = [uid for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None and hold.first]
-    assert machine.schedule(first)
-    (other,) = set(NAMES) - {machine.server.pods[first].spec.node_name}
-    opened = machine.server.nodes[other]
-    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
-    for there in (replace(opened, metadata=replace(opened.metadata, annotations=annotations)), opened):
-        machine.extender.apply(NodeApplied(there))
-        at_once(machine.view.node_event(Applied(there)))
-        machine.pods_come_alone_and_are_bound_at_once(4, 1)
-        machine.the_controller_hears(10_000)
-        machine.the_controller_acts([], 1)
-        machine.the_extender_hears(10_000)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -152,37 +152,6 @@ async def test_nobody_leaves_when_the_plan_is_not_enough_any_more(change: str) -
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("left", [0, 2])
-@pytest.mark.parametrize("change", ["cordoned", "tainted", "relabelled"])
-async def test_places_are_given_back_when_their_node_closes_after_all_evictions(change: str, left: int) -> None:
-    """Nothing is left to ask for; ``left`` of the two pods that leave have gone in the same moment."""
-    bench = PreemptingBench(gpus=2)
-    bench.comes("g", 2)
-    for each in [each for each in bench.cluster.pods.values() if each.metadata.name.startswith("g-")]:
-        spec = msgspec.structs.replace(each.spec, node_selector={"zone": "a"})
-        bench.watch(bench.cluster.store(msgspec.structs.replace(each, spec=spec)))
-    plain = node(gpus=2)
-    meta = msgspec.structs.replace(plain.metadata, labels={**plain.metadata.labels, "zone": "a"})
-    there = msgspec.structs.replace(plain, metadata=meta)
-    at_once(bench.view.node_event(Applied(there)))
-    await bench.write()
-    await bench.write()
-    assert len(bench.cluster.evicted) == 2
-    taints = (*there.spec.taints, Taint(key="x", effect="NoSchedule"))
-    changed = {
-        "cordoned": msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, unschedulable=True)),
-        "tainted": msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, taints=taints)),
-        "relabelled": plain,
-    }[change]
-    at_once(bench.view.node_event(Applied(changed)))
-    bench.ends(*bench.cluster.evicted[:left])
-    result = await bench.write()
-    assert bench.reasons(result)[0] == "PreemptionEnded"
-    assert "node n takes pod default/g-0 no longer: node(s)" in result.events[0].message
-    assert not bench.reserved(), "another node may have room"
-
-
-@pytest.mark.anyio
 async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
