@@ -23,7 +23,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.well_known import INVENTORY_ANNOTATION
-from gputile.controlplane.controller.node_diagnosis import diagnose
+from gputile.controlplane.controller.node_reconciler import diagnose
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
 from gputile.core.admission.verdict import encode_patch, message
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, encode_allocation
