@@ -11,6 +11,7 @@ import pytest
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode
 from gputile.node.arbiter.server import Arbiter
+from tests.conftest import HANGS_S
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
 
@@ -42,7 +43,7 @@ async def test_a_directory_that_is_made_anew_has_a_socket_again(tmp_path: Path) 
         peer.setblocking(False)
         await loop.sock_connect(peer, str(directory / SOCKET))
         await loop.sock_sendall(peer, Message(MessageKind.HELLO, a=1, b=1).encode())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANGS_S):
             assert decode(await loop.sock_recv(peer, SIZE)).kind is MessageKind.WELCOME
     arbiter.assign(Assignment())
     await asyncio.sleep(0.05)

@@ -67,7 +67,7 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.terminal import bars, columns, draw
-    from gputile.tools.simulator.label_selector import nearly_selected
+    from gputile.tools.simulator.what_if import nearly_selected
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
@@ -146,7 +146,7 @@ class _View:
 
 def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
     from gputile.core.kube_predicates.node_fit import selects
-    from gputile.tools.simulator.label_selector import SelectorError, parse_selector
+    from gputile.tools.simulator.what_if import SelectorError, parse_selector
 
     try:
         wanted = parse_selector(selector)

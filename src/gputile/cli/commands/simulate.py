@@ -258,8 +258,14 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
     """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
     from gputile.api.wording import nearest
-    from gputile.tools.simulator.label_selector import SelectorError
-    from gputile.tools.simulator.what_if import UnknownNode, selected, with_mode, with_unit, without_nodes
+    from gputile.tools.simulator.what_if import (
+        SelectorError,
+        UnknownNode,
+        selected,
+        with_mode,
+        with_unit,
+        without_nodes,
+    )
 
     selector = options.without_nodes
     try:

@@ -1,6 +1,7 @@
 """Reads the description of a GPU node pool (``kind: NodePool``), and reports all mistakes at once."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -16,7 +17,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import broken_label_value, broken_qualified_name, described, matching, unsupported
+from gputile.api.wording import described, matching, unsupported
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
 
 WAYS = {
@@ -119,7 +120,7 @@ def load_nodepool(data: Any) -> NodePool:
 
 
 def _problems(pool: NodePool) -> list[str]:
-    found = [*_missing(pool), *_sizes(pool), *_syntax_problems(pool.labels)]
+    found = [*_missing(pool), *_sizes(pool)]
     ways = WAYS[pool.provider]
     if pool.way not in ways:
         found.append(f"way: for {pool.provider}: {unsupported(pool.way, ways)}")
@@ -162,27 +163,8 @@ def _sizes(pool: NodePool) -> list[str]:
     return found
 
 
-_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
-_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
-_TAKEN_BY_KUBELETS: Final = (
-    "kubernetes.io/os",
-    "beta.kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/arch",
-    "beta.kubernetes.io/instance-type",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/zone",
-)
-"""The labels of kubernetes.io outside the kubelet's own two domains that a kubelet takes, but for the host's name."""
-
-
-def _syntax_problems(labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with the form of labels."""
-    for key, value in labels.items():
-        for why in filter(None, (broken_qualified_name(key), broken_label_value(value))):
-            yield f"labels: {why}"
+_KUBERNETES: Final = re.compile(r"(.*\.)?(kubernetes|k8s)\.io")
+_KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
@@ -192,15 +174,11 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
         domain = key.rpartition("/")[0]
         if key in known and value != known[key]:
             yield f"labels: {key} is {value!r}, but by the description the nodes have {known[key]!r}: leave it out"
-        elif _is_within(domain, _KUBERNETES) and not _is_within(domain, _KUBELETS) and key not in _TAKEN_BY_KUBELETS:
+        elif _KUBERNETES.fullmatch(domain) and not _KUBELETS.fullmatch(domain):
             yield (
                 f"labels: {key}: a kubelet takes no label of kubernetes.io or k8s.io that it does not know, so that "
-                f"no node would join: use a domain of your own, or one of {', '.join(_KUBELETS)}"
+                "no node would join: use a domain of your own, or node.kubernetes.io"
             )
-
-
-def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
-    return any(domain == each or domain.endswith(f".{each}") for each in domains)
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:

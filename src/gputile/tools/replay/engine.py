@@ -28,10 +28,7 @@ TYPICAL_COVER = 0.95
 class Placer(Protocol):
     """What decides where the pods of a replay go."""
 
-    @property
-    def cluster(self) -> ReplayCluster:
-        """The cluster that it fills."""
-        ...
+    cluster: ReplayCluster
 
     def arrive(self, uid: str, index: int) -> None:
         """Note that a pod of ``cluster.shapes[index]`` has come, before it is placed."""
@@ -91,12 +88,12 @@ def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
 
 
 class ReferencePolicy(Protocol):
-    """A published policy: what orders the nodes that fit a pod."""
+    """A published policy, which orders the nodes that fit a pod.
 
-    @property
-    def lasting(self) -> bool:
-        """Whether a score of a node holds until something on the node changes."""
-        ...
+    ``lasting`` says whether a score of a node holds until something on the node changes.
+    """
+
+    lasting: bool
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return the score of each of ``rows``, which the pod fits, and the GPU for a pod with one. Shapes [rows].

@@ -28,7 +28,6 @@ MOST_BYTES = 256 * MIB
 MOST_ARRIVALS = 2_000_000
 _LARGEST = 10**12
 _INTEGER = re.compile(r"[0-9]{1,13}", re.ASCII)
-_MORE = "\n"  # where the reader puts the cells of a line that no column takes
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -95,17 +94,6 @@ class Arrivals:
     """Rank of each node: of two nodes with one score the lower rank wins."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One line of a file, the first of which has number 1."""
-
-    line: int
-    cells: dict[str, str]
-
-    def __getitem__(self, column: str) -> str:
-        return self.cells[column]
-
-
 def read_nodes(directory: Path) -> Nodes:
     """Read the list of nodes.
 
@@ -154,19 +142,19 @@ def read_workload(directory: Path, name: str) -> Workload:
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
         if (gpus == 0) != (milli == 0) or (gpus > 1 and milli != 1000):
             raise TraceError(
-                f"{path}: line {row.line}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks "
-                f"for 1 to 1000 milli-GPU of one GPU, for several whole GPUs (1000 each), or for no GPU (0)"
+                f"{path}: line {row['line']}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod "
+                f"asks for 1 to 1000 milli-GPU of one GPU, for several whole GPUs (1000 each), or for no GPU (0)"
             )
-        models = frozenset(filter(None, (row.cells.get("gpu_spec") or "").split("|")))
+        models = frozenset(filter(None, row.get("gpu_spec", "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
         shape.append(index.setdefault(key, len(index)))
     lifetime = None
-    if all(rows[0].cells.get(column) is not None for column in ("creation_time", "deletion_time")):
+    if all(column in rows[0] for column in ("creation_time", "deletion_time")):
         lifetime = _integers(rows, "creation_time", path), _integers(rows, "deletion_time", path)
         early = np.flatnonzero(lifetime[1] < lifetime[0])
         if len(early):
             row = rows[int(early[0])]
-            raise TraceError(f"{path}: line {row.line}: pod {row['name'][:80]} was deleted before it was created")
+            raise TraceError(f"{path}: line {row['line']}: pod {row['name'][:80]} was deleted before it was created")
     return Workload(name, tuple(index), np.array(shape, np.int64), lifetime)
 
 
@@ -226,19 +214,13 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
     """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
     if not path.is_file():
         return None
-    found = None
     for number, line in enumerate(_text(path).splitlines(), 1):
-        head, *tail = (part.strip() for part in line.split(","))
-        if not _INTEGER.fullmatch(head):
+        if not re.fullmatch(r"\s*[0-9]{1,13}(\s*,\s*[0-9]{1,13})+\s*", line, re.ASCII):
             raise TraceError(f"{path}: line {number} should be a seed and its integers, with commas between them")
-        if int(head) != seed:
-            continue
-        wrong = next((part for part in tail if not _INTEGER.fullmatch(part)), None)
-        if found is not None or not tail or wrong is not None:
-            why = "comes twice" if found is not None else f"holds {(wrong or '')[:40]!r}, where integers should be"
-            raise TraceError(f"{path}: line {number}: seed {seed} {why}")
-        found = np.array([int(part) for part in tail], np.int64)
-    return found
+        head, *tail = map(int, line.split(","))
+        if head == seed:
+            return np.array(tail, np.int64)
+    return None
 
 
 def _text(path: Path) -> str:
@@ -250,38 +232,24 @@ def _text(path: Path) -> str:
         raise TraceError(f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
-    if not path.is_file():
-        what = "it is there, and no regular file" if path.exists() else "no such file"
-        raise TraceError(f"{path}: {what}; it should be a CSV file with the columns {', '.join(columns)}")
-
+def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Return the lines of a file; each has its number under "line", the header is 1."""
     try:
-        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey=_MORE, strict=True)
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey="more", restval="", strict=True)
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
-        rows = [_Row(reader.line_num, cells) for cells in reader]
+        rows = [cells | {"line": str(reader.line_num)} for cells in reader]
     except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
-    seen: set[str] = set()
-    for row in rows:
-        if _MORE in row.cells or any(row[column] is None for column in columns):
-            raise TraceError(f"{path}: line {row.line} is shorter or longer than the header")
-        if row[columns[0]] in seen:
-            raise TraceError(f"{path}: line {row.line}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
-        seen.add(row[columns[0]])
     if not rows:
         raise TraceError(f"{path}: it has a header, and no rows")
     return rows
 
 
-def _integers(rows: list[_Row], column: str, path: Path, most: int = _LARGEST) -> Int64:
-    numbers = []
+def _integers(rows: list[dict[str, str]], column: str, path: Path, most: int = _LARGEST) -> Int64:
     for row in rows:
-        text = (row[column] or "").strip()
-        if not _INTEGER.fullmatch(text) or int(text) > most:
-            raise TraceError(
-                f"{path}: line {row.line}: column {column} should hold integers from 0 to {most:,}, not {text[:40]!r}"
-            )
-        numbers.append(int(text))
-    return np.array(numbers, np.int64)
+        if not _INTEGER.fullmatch(row[column].strip()) or int(row[column]) > most:
+            rule = f"should hold integers from 0 to {most:,}, not {row[column][:40]!r}"
+            raise TraceError(f"{path}: line {row['line']}: column {column} {rule}")
+    return np.array([int(row[column]) for row in rows], np.int64)

@@ -34,8 +34,8 @@ from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.claims import on_either_mode
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.fields import Json
+from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.names import make_uid
 
 BOTH_WAYS = "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
 

@@ -8,12 +8,12 @@ import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, Toleration
+from gputile.api.wording import first_of
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
-from gputile.core.refusal import told_of
 from gputile.tools.simulator.gangs import is_gated
+from gputile.tools.simulator.generated import PodMaker
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
-from gputile.tools.simulator.pod_maker import PodMaker
 
 MOST_REPLICAS: Final = 100_000
 # How Kubernetes' own kinds that make pods are called, with the apiVersion that they have today.
@@ -28,10 +28,10 @@ MAKERS: Final = {
     "StatefulSet": "apps/v1",
 }
 AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
-_JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
-_UNTOLERATED = "node(s) had untolerated taint"
-_UNSELECTED = "node(s) didn't match the template's node affinity/selector"
-_REMEDY = "without what admission adds to pods: write the toleration or the selector into the template"
+_BY_TEMPLATE = (
+    "its controller chooses nodes by the template as it is written, without what admission adds to pods: write the "
+    "toleration or the selector into the template"
+)
 # What the controller adds to its pods.
 _TOLERATIONS = tuple(
     Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists", effect=effect)
@@ -62,8 +62,6 @@ class WorkloadSpec(msgspec.Struct, rename="camel"):
     suspend: bool = False
     paused: bool = False
     pod_management_policy: str = ""
-    manual_selector: bool = False
-    managed_by: str = _JOB_CONTROLLER
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
 
 
@@ -164,10 +162,6 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
         workload.note("is suspended and makes no pods" if workload.stored else AS_IF_RESUMED)
         if workload.stored:
             return
-    if spec.managed_by != _JOB_CONTROLLER:
-        workload.note(
-            f"managedBy: {spec.managed_by[:80]} makes its pods, if any, and is believed to do it as Kubernetes does"
-        )
     count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
     if spec.completions is not None and spec.completions > count:
         workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
@@ -179,23 +173,15 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     """Yield a pod for each node that the controller chooses by the template as it is written, pinned there as it does.
 
-    A note names the nodes that admission would let a pod on, and that get none.
+    Nodes that admission would let a pod on, and that get none, are told.
     """
     admitted = workload.make.template.spec
-    asked, allowed = _tolerant(workload.written), _tolerant(admitted)
-    chosen: list[Node] = []
-    missed: dict[str, list[str]] = {}
-    for node in workload.nodes:
-        reason = _obstacle(asked, node)
-        if reason is None:
-            chosen.append(node)
-        elif _obstacle(allowed, node) is None:
-            missed.setdefault(reason, []).append(node.metadata.name)
+    chosen = [node for node in workload.nodes if _takes(workload.written, node)]
+    missed = [node for node in workload.nodes if node not in chosen and _takes(admitted, node)]
     if missed:
-        why = "; ".join(told_of(names, reason) for reason, names in missed.items())
-        said = f"{why}: its controller chooses nodes by the template as it is written, {_REMEDY}"
+        said = f"{first_of([node.metadata.name for node in missed], 3)}: {_BY_TEMPLATE}"
         if not chosen and not workload.stored:
-            raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod: {said}")
+            raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod for {said}")
         workload.note(f"it makes no pod for {said}")
     elif not chosen:
         workload.note("there is no node that it may run on")
@@ -217,12 +203,9 @@ def _tolerant(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *_TOLERATIONS))
 
 
-def _obstacle(spec: PodSpec, node: Node) -> str | None:
-    """Return why the controller makes no pod for a node, None where it makes one."""
-    taint = next(untolerated_taints(spec, node), None)
-    if taint is not None:
-        return f"{_UNTOLERATED} {{{taint.key}: {taint.value}}}"
-    return None if matches_node(spec, node) else _UNSELECTED
+def _takes(spec: PodSpec, node: Node) -> bool:
+    """Return whether the controller makes a pod of this spec for a node."""
+    return next(untolerated_taints(_tolerant(spec), node), None) is None and matches_node(spec, node)
 
 
 # What makes the pods of a kind; it raises a ManifestError where the controller would never make them all.

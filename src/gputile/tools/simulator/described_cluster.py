@@ -6,12 +6,11 @@ resource ephemeral-storage) and room for 110 pods, and one with GPUs has the tai
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Quantity, ResourceList, Taint
 from gputile.api.quantity import MemorySize, QuantityError, decimal, parse_mib, parse_quantity
 from gputile.api.well_known import (
@@ -30,7 +29,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import broken_label_value, broken_qualified_name, described, shown, unsupported
+from gputile.api.wording import described, unsupported
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -43,14 +42,8 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
-from gputile.tools.simulator.fields import Broken
+from gputile.tools.simulator.generated import check_name, make_gpu_uuid, make_uid
 from gputile.tools.simulator.manifests import Manifest, Origin
-from gputile.tools.simulator.names import (
-    broken_labels,
-    check_name,
-    make_gpu_uuid,
-    make_uid,
-)
 
 # MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
 _USUAL_MIB: Final = (
@@ -88,7 +81,6 @@ _KUBELET_LABELS = {
 _SHARING = ("mig", "none", "time-slicing")  # what the label gputile.io/sharing chooses
 _TIME_SLICING = _SHARING[2]
 _DISK = "1024Gi"
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
@@ -111,9 +103,11 @@ class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
     """core/v1 Taint."""
 
-    key: Annotated[str, described("The taint's key.")]
+    key: Annotated[str, described("The taint's key.", min_length=1)]
     value: Annotated[str, described("The taint's value.")] = ""
-    effect: Annotated[str, described("NoSchedule, PreferNoSchedule or NoExecute.")] = "NoSchedule"
+    effect: Annotated[
+        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], described("NoSchedule, PreferNoSchedule or NoExecute.")
+    ] = "NoSchedule"
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
@@ -218,17 +212,14 @@ def written_node(manifest: Manifest) -> Node:
     """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
 
     Raises:
-        ManifestError: a field has the wrong type, or a name, label, taint or amount is not one.
+        ManifestError: a field has the wrong type, or a name or amount is not one.
     """
     node = manifest.decode(Node)
     check_name(manifest.origin, "metadata.name", node.metadata.name)
-    _check_labels(manifest.origin, "metadata", node.metadata.labels)
     for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
         for name, amount in amounts.items():
             if why := _broken_amount(amount):
                 raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
-    for field, rule in _broken_taints("spec.taints", node.spec.taints):
-        raise manifest.origin.error(field, rule)
     uid = node.metadata.uid or make_uid("Node", "", node.metadata.name)
     return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid=uid))
 
@@ -256,7 +247,6 @@ class _Describer:
 
     def nodes(self, described: DescribedNode) -> Iterator[Node]:
         """Yield the entry's nodes."""
-        _check_labels(self._origin, self._path, described.labels)
         label = described.labels.get(MODE_LABEL)
         written = label if label is not None else Mode.EXCLUSIVE.value
         mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
@@ -291,12 +281,15 @@ class _Describer:
                 resources |= {resource: str(count) for resource, count in offered.items()}
             if mode.shared:
                 capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
+        taints: tuple[Taint, ...] = (_GPU_TAINT,) if gpus else ()
+        if described.taints is not None:
+            taints = tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints)
         addresses = [NodeAddress(type="Hostname", address=name)]
         if described.address:
             addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
         return Node(
             metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
-            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(gpus))),
+            spec=NodeSpec(unschedulable=described.unschedulable, taints=taints),
             status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
         )
 
@@ -313,19 +306,11 @@ class _Describer:
             mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
             if mode.shared and (shared := described.labels.get(SHARED_MEMORY_LABEL)) is not None:
                 mib = min(mib, _mib(self._origin, f'{self._path}.labels["{SHARED_MEMORY_LABEL}"]', shared))
+            if not 0 < mib <= MOST_MIB:
+                raise self._error(f"{path}.memory", f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB")
             for position in range(group.count):
-                number = len(gpus)
-                uuid = make_gpu_uuid(name, number)
-                try:
-                    gpu = convert(
-                        {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
-                        | ({"healthy": False} if position in unhealthy else {}),
-                        Gpu,
-                    )
-                except ConversionError as error:
-                    rule = f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
-                    raise self._error(f"{path}.memory", rule) from error
-                gpus.append(gpu)
+                uuid, healthy = make_gpu_uuid(name, len(gpus)), position not in unhealthy
+                gpus.append(Gpu(index=len(gpus), uuid=uuid, mib=mib, model=group.model, healthy=healthy))
         replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
         claims = self._by_claims(described.labels, mode, replicas)
         inventory = Inventory(
@@ -394,14 +379,6 @@ class _Describer:
                 raise self._error(path, why)
         return non_gpu
 
-    def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
-        if described.taints is None:
-            return (_GPU_TAINT,) if has_gpus else ()
-        taints = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints)
-        for field, rule in _broken_taints("taints", taints):
-            raise self._error(field, rule)
-        return taints
-
     def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
         if value not in valid:
             raise self._error(field, unsupported(value, valid))
@@ -411,12 +388,6 @@ class _Describer:
         return self._origin.error(f"{self._path}.{field}", rule)
 
 
-def _check_labels(origin: Origin, path: str, labels: Mapping[str, str]) -> None:
-    """Raise the error that a label is not one; no pod could ask for it."""
-    for field, why in broken_labels(f"{path}.labels", labels):
-        raise origin.error(field, why)
-
-
 def _broken_amount(amount: str | int | float) -> str | None:
     """Return why an amount of a resource is none, None where it is one."""
     try:
@@ -424,19 +395,3 @@ def _broken_amount(amount: str | int | float) -> str | None:
     except QuantityError as error:
         return str(error)
     return f"{amount} is negative" if value < 0 else None
-
-
-def _broken_taints(path: str, taints: Sequence[Taint]) -> Iterator[Broken]:
-    """Yield what is wrong with the taints at ``path``."""
-    seen = set[tuple[str, str]]()
-    for i, taint in enumerate(taints):
-        where = f"{path}[{i}]"
-        if why := broken_qualified_name(taint.key) if taint.key else "Required value":
-            yield f"{where}.key", why
-        if why := broken_label_value(taint.value):
-            yield f"{where}.value", why
-        if taint.effect not in _EFFECTS:
-            yield f"{where}.effect", unsupported(taint.effect, _EFFECTS) if taint.effect else "Required value"
-        if (taint.key, taint.effect) in seen:
-            yield where, f"Duplicate value: {shown(taint.key)}: taints must be unique by key and effect pair"
-        seen.add((taint.key, taint.effect))

@@ -1,13 +1,10 @@
 """Finds unknown fields, values of the wrong type, impossible amounts, and misspelt resources.
 
-All but the last are what ``kubectl --validate=strict`` refuses.
+Which fields have to be there is the API server's to judge.
 """
 
-import datetime
 import functools
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -17,30 +14,14 @@ from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_ki
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX
 from gputile.api.wording import kind_of, nearest, shown
-from gputile.core.kube_predicates.pod_requests import is_pod_level
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
 Json = Mapping[str, Any]  # an object of a manifest
 
-MISSING: Final = "Required value"
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
 _LONGEST = 60  # characters of a name or value that are shown
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-4]):[0-5]\d)", re.ASCII)
-# Required in OpenAPI because Go always writes them; the API server takes their absence for "" or 0.
-_MAY_BE_EMPTY = frozenset(
-    {
-        ("batch.v1.PodFailurePolicy", "rules"),
-        ("core.v1.HTTPHeader", "value"),
-        ("core.v1.ISCSIVolumeSource", "lun"),
-        ("core.v1.LimitRangeSpec", "limits"),
-        ("core.v1.PreferredSchedulingTerm", "preference"),
-        ("core.v1.ScaleIOVolumeSource", "secretRef"),
-        ("core.v1.SleepAction", "seconds"),
-        ("core.v1.Sysctl", "value"),
-    }
-)
 
 
 class UnknownFields(StrEnum):
@@ -52,22 +33,20 @@ class UnknownFields(StrEnum):
 
 
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes of each sort.
+    """Return what is wrong with an object of a type, which stands at ``path``: the first mistakes of both sorts.
 
-    Unknown fields, values that must be there and are not, and values of the wrong type or outside of what is defined:
-    some objects are pardoned for one sort, and not for the others. What the server writes itself (``status``) need not
-    be complete.
+    Unknown fields are pardoned sometimes, and hide no values of the wrong type or outside of what is defined.
     """
-    found: list[Broken] = []
-    counts: Counter[str] = Counter()
+    unknown: list[Broken] = []
+    others: list[Broken] = []
     for where, rule in _check(type_name, value, path):
-        sort = "unknown" if isinstance(rule, _Unknown) else rule if rule == MISSING else ""
-        counts[sort] += 1
-        if counts[sort] <= _MOST_FOUND:
-            found.append((where, _unknown_field(*rule) if isinstance(rule, _Unknown) else rule))
-        elif not sort:
+        if not isinstance(rule, _Unknown):
+            others.append((where, rule))
+        elif len(unknown) < _MOST_FOUND:
+            unknown.append((where, _unknown_field(*rule)))
+        if len(others) == _MOST_FOUND:
             break
-    return found
+    return [*unknown, *others]
 
 
 class _Unknown(NamedTuple):
@@ -79,45 +58,42 @@ class _Unknown(NamedTuple):
 
 @functools.lru_cache(10_000)  # to find which one is meant takes time, and objects of a file have the same mistakes
 def _unknown_field(name: str, type_name: str) -> str:
-    return f"unknown field{nearest(name, _fields(type_name)[0])}"
+    return f"unknown field{nearest(name, _fields(type_name))}"
 
 
 _Found = tuple[str, "str | _Unknown"]
 
 
 @functools.cache
-def _fields(type_name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the fields' types, and the names of those that must be there."""
-    written = kubernetes_kinds().types[type_name]
-    types = {name: text.rstrip("!") for name, text in written.items()}
-    required = (name for name, text in written.items() if text.endswith("!"))
-    return types, tuple(name for name in required if (type_name, name) not in _MAY_BE_EMPTY)
+def _fields(type_name: str) -> dict[str, str]:
+    """Return the types of a type's fields; what the table marks as required is not asked for here."""
+    return {name: text.rstrip("!") for name, text in kubernetes_kinds().types[type_name].items()}
 
 
 def names_of_fields(type_name: str) -> frozenset[str]:
     """Return which fields a type of Kubernetes has."""
-    return frozenset(_fields(type_name)[0])
+    return frozenset(_fields(type_name))
 
 
 def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
-    scalar = _SCALARS.get(type_name)
-    if scalar is not None:
-        yield from scalar(type_name, value, path)
-    elif type_name.startswith("[]"):
+    if type_name.startswith("[]"):
         yield from _list(type_name[2:], value, path)
     elif type_name.startswith("{}"):
         yield from _map(type_name[2:], value, path)
-    elif type_name.startswith("string("):
-        yield from _one_of(type_name, value, path)
-    else:
+    elif type_name in kubernetes_kinds().types:
         yield from _object(type_name, value, path)
+    elif type_name != "any":
+        enumerated = type_name.startswith("string(")
+        why = _one_of(type_name[7:-1].split("|"), value) if enumerated else _scalar(type_name, value)
+        if why:
+            yield path, why
 
 
 def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
     if not isinstance(value, dict):
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
-    types, required = _fields(type_name)
+    types = _fields(type_name)
     before = f"{path}." if path else ""
     for name, item in value.items():
         expected = types.get(name)
@@ -125,10 +101,6 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
             yield f"{before}{shown(name)[1:-1]}", _Unknown(name, type_name)
         elif item is not None:
             yield from _check(expected, item, f"{before}{name}")
-    if path != "status" and not path.startswith("status."):
-        for name in required:
-            if value.get(name) in (None, "", []):
-                yield f"{before}{name}", MISSING
 
 
 def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:
@@ -148,83 +120,44 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
             yield from _check(item_type, item, f"{path}[{shown(key)}]")
 
 
-def _one_of(type_name: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str):
-        yield from _string(type_name, value, path)
-    else:
-        valid = type_name[len("string(") : -1].split("|")
-        if value and value not in valid:
-            yield path, f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
-
-
-def _string(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str):
-        hint = "" if isinstance(value, dict | list) or value is None else ": write it in quotes"
-        yield path, f"must be a string, is {kind_of(value)}{hint}"
-
-
-def _boolean(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, bool):
-        yield path, f"must be true or false, is {kind_of(value)}"
-
-
-def _integer(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+def _scalar(type_name: str, value: Any) -> str | None:
+    """Return why a value is none of a scalar type, None where it is one."""
+    if type_name in _SCALARS:
+        types, what = _SCALARS[type_name]
+        if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
+            return None
+        hint = ": write it in quotes" if what == "a string" and isinstance(value, bool | int | float) else ""
+        return f"must be {what}, is {kind_of(value)}{hint}"
+    if type_name == QUANTITY:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return f"must be a quantity, is {kind_of(value)}"
+        try:
+            parse_quantity(value)
+        except QuantityError as error:
+            return str(error)
+        return None
+    if type_name == INT_OR_STRING:
+        return None if isinstance(value, str) else _scalar("int32", value)
     bound = _INTEGERS[type_name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        yield path, f"must be a whole number, is {kind_of(value)}"
-    elif not -bound <= value < bound:
-        yield path, f"{str(value)[:_LONGEST]} is outside of the range of {type_name}"
-    elif value != int(value):
-        yield path, f"must be a whole number, is {value}"
+        return f"must be a whole number, is {kind_of(value)}"
+    if not -bound <= value < bound:
+        return f"{str(value)[:_LONGEST]} is outside of the range of {type_name}"
+    return None if value == int(value) else f"must be a whole number, is {value}"
 
 
-def _number(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        yield path, f"must be a number, is {kind_of(value)}"
-
-
-def _int_or_string(_: str, value: Any, path: str) -> Iterator[Broken]:
+def _one_of(valid: Sequence[str], value: Any) -> str | None:
     if not isinstance(value, str):
-        yield from _integer("int32", value, path)
+        return _scalar("string", value)
+    if value and value not in valid:
+        return f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
+    return None
 
 
-def _quantity(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        yield path, f"must be a quantity, is {kind_of(value)}"
-        return
-    try:
-        parse_quantity(value)
-    except QuantityError as error:
-        yield path, str(error)
-
-
-def _time(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str) or not _TIME.fullmatch(value) or not _is_date(value):
-        yield path, "must be a time as 2026-01-31T12:00:00Z"
-
-
-def _is_date(text: str) -> bool:
-    try:
-        datetime.datetime.fromisoformat(text[:19])
-    except ValueError:
-        return False
-    return True
-
-
-def _any(_type_name: str, _value: Any, _path: str) -> Iterator[Broken]:
-    yield from ()
-
-
-_SCALARS: Final[dict[str, Callable[[str, Any, str], Iterator[Broken]]]] = {
-    "any": _any,
-    "bool": _boolean,
-    "int32": _integer,
-    "int64": _integer,
-    "number": _number,
-    "string": _string,
-    INT_OR_STRING: _int_or_string,
-    QUANTITY: _quantity,
-    **dict.fromkeys(TIMES, _time),
+_SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "bool": ((bool,), "true or false"),
+    "number": ((int, float), "a number"),
+    **dict.fromkeys(("string", *TIMES), ((str,), "a string")),
 }
 
 
@@ -269,22 +202,12 @@ class MistypedResources:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield amounts of resources in the spec at ``path`` that no pod can ask for."""
-    yield from _amounts(f"{path}.overhead", spec.get("overhead", {}))
-    for kind, amounts in spec.get("resources", {}).items():
-        for name in (name for name in amounts if kind != "claims" and not is_pod_level(name)):
-            rule = "a pod as a whole asks for cpu, memory and hugepages-* only: set it in a container"
-            yield f"{path}.resources.{kind}[{shown(name)}]", rule
+    """Yield amounts of resources in the spec at ``path`` that no container can ask for."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
-            resources, where = container.get("resources", {}), f"{path}.{kind}[{i}].resources"
-            limits, requests = resources.get("limits", {}), resources.get("requests", {})
-            yield from _amounts(f"{where}.limits", limits)
-            yield from _amounts(f"{where}.requests", requests)
-            for name in requests.keys() & limits.keys():
-                if parse_quantity(requests[name]) > parse_quantity(limits[name]):
-                    rule = f"must be less than or equal to {name} limit of {limits[name]}"
-                    yield f"{where}.requests", f"Invalid value: {shown(str(requests[name]))}: {rule}"
+            for bound in ("limits", "requests"):
+                amounts = container.get("resources", {}).get(bound, {})
+                yield from _amounts(f"{path}.{kind}[{i}].resources.{bound}", amounts)
 
 
 def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Broken]:

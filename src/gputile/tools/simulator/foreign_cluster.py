@@ -9,11 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gputile.api.core import Node, Pod
+from gputile.api.core import Container, Node, Pod, ResourceRequirements
 from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib
 from gputile.api.well_known import (
     ACK_ALLOCATION,
@@ -46,14 +46,15 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_cluster import usual_mib
+from gputile.tools.simulator.generated import make_gpu_uuid
 from gputile.tools.simulator.manifests import Note
-from gputile.tools.simulator.names import make_gpu_uuid
 
 ADOPTED: Final = "gputile.io/adopted"  # of nodes whose GPUs others told; it is in memory only
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 # How the plugin may call time-sliced GPUs, and HAMi's amounts of memory and compute.
 _OTHERS: Final = ("nvidia.com/gpu.shared", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
 _KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name"))
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
@@ -69,14 +70,6 @@ class _HamiDevice(msgspec.Struct):
     devmem: int
     type: str = ""
     health: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """The GPUs of a node, and by what they are known."""
-
-    source: str
-    inventory: Inventory
 
 
 @dataclass(slots=True)
@@ -103,9 +96,9 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
             if INVENTORY_ANNOTATION not in node.metadata.annotations and count_of(node.status.capacity, WHOLE_GPU):
                 unknown.append(node.metadata.name)
             continue
-        known[node.metadata.name] = facts.inventory
-        by_source.setdefault(facts.source, []).append(node.metadata.name)
-        found.nodes.append(_marked(with_inventory(node, facts.inventory), facts.source))
+        source, known[node.metadata.name] = facts
+        by_source.setdefault(source, []).append(node.metadata.name)
+        found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
     for source, names in by_source.items():
         found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
     if unknown:
@@ -126,13 +119,13 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
     return found
 
 
-def _facts(node: Node, unit_mib: int) -> _Facts | None:
-    """Return a node's GPUs by the first source that tells them, None where none does."""
+def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
+    """Return the first source that tells a node's GPUs, and these; None where none does."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
             if inventory is not None and inventory.gpus:
-                return _Facts(source, decode_inventory(encode_inventory(inventory)))
+                return source, decode_inventory(encode_inventory(inventory))
         except (InventoryError, QuantityError, ValueError, IndexError):
             continue
     return None
@@ -213,7 +206,8 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         shares = tuple(GpuShare(gpu.uuid, gpu.index, *taken[gpu.index]) for gpu in inventory.gpus if gpu.index in taken)
         least = min(share.mib for share in shares)
         shared = sharing(pod, len(shares), max(1, least // unit_mib), 0)
-        return _annotated(shared, Allocation(shares, {}, unit_mib, mode=inventory.mode))
+        allocation = Allocation(shares, {}, unit_mib, mode=inventory.mode)
+        return _annotated(shared, ALLOCATION_ANNOTATION, encode_allocation(allocation))
     pod = _renamed(pod)
     try:
         request = parse_request(pod, unit_mib)
@@ -223,7 +217,8 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         return pod
     chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[: request.shape.gpus]
     holders.update(gpu.uuid for gpu in chosen)
-    return _annotated(pod, allocate(request, tuple(map(Chosen, chosen)), inventory.mode, 1))
+    allocation = allocate(request, tuple(map(Chosen, chosen)), inventory.mode, 1)
+    return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))
 
 
 def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
@@ -270,29 +265,21 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Return a pod whose first container with GPUs asks for ``wanted``, and no other one for any."""
     left = [wanted]
 
-    def changed(kind: Iterable[Any]) -> tuple[Any, ...]:
-        return tuple(_asking(container, left) for container in kind)
+    def changed(container: Container) -> Container:
+        resources = container.resources
+        if not any(name in _GPU_NAMES for name in (*resources.limits, *resources.requests)):
+            return container
+        more = left.pop() if left else {}
+        limits, requests = (
+            {name: amount for name, amount in each.items() if name not in _GPU_NAMES} | more
+            for each in (resources.limits, resources.requests)
+        )
+        return msgspec.structs.replace(container, resources=ResourceRequirements(limits=limits, requests=requests))
 
-    spec = pod.spec
-    containers = changed(spec.containers)
-    initial = changed(spec.init_containers)
-    return msgspec.structs.replace(
-        pod, spec=msgspec.structs.replace(spec, containers=containers, init_containers=initial)
-    )
-
-
-def _asking(container: Any, left: list[dict[str, Any]]) -> Any:
-    resources = container.resources
-    if not any(name in (*GPU_RESOURCES, *_OTHERS) for name in (*resources.limits, *resources.requests)):
-        return container
-    wanted = left.pop() if left else {}
-    limits, requests = (
-        {name: amount for name, amount in each.items() if name not in (*GPU_RESOURCES, *_OTHERS)} | wanted
-        for each in (resources.limits, resources.requests)
-    )
-    return msgspec.structs.replace(
-        container, resources=msgspec.structs.replace(resources, limits=limits, requests=requests)
-    )
+    containers = tuple(map(changed, pod.spec.containers))
+    initial = tuple(map(changed, pod.spec.init_containers))
+    spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)
+    return msgspec.structs.replace(pod, spec=spec)
 
 
 def _renamed(pod: Pod) -> Pod:
@@ -303,17 +290,14 @@ def _renamed(pod: Pod) -> Pod:
     return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
 
 
-def _annotated(pod: Pod, allocation: Allocation) -> Pod:
-    annotations = {**pod.metadata.annotations, ALLOCATION_ANNOTATION: encode_allocation(allocation)}
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
-
-
-def _marked(node: Node, source: str) -> Node:
-    annotations = {**node.metadata.annotations, ADOPTED: source}
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations))
-
-
 def with_inventory(node: Node, inventory: Inventory) -> Node:
     """Return a node as if its agent had written ``inventory`` down."""
-    annotations = {**node.metadata.annotations, INVENTORY_ANNOTATION: encode_inventory(inventory)}
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations))
+    return _annotated(node, INVENTORY_ANNOTATION, encode_inventory(inventory))
+
+
+_Annotated = TypeVar("_Annotated", Node, Pod)
+
+
+def _annotated(found: _Annotated, name: str, text: str) -> _Annotated:
+    annotations = {**found.metadata.annotations, name: text}
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations))

@@ -20,23 +20,44 @@ from gputile.api.well_known import (
 from gputile.api.wording import shown
 from gputile.tools.simulator.fields import Broken, Json
 
-_FRACTION: Final = "gpu-fraction"
-_MEMORY: Final = "gpu-memory"
-_KAI: Final = "KAI or Run:ai"
-_GROUPS: Final = {"scheduling.k8s.io/group-name": "Volcano", "pod-group-name": "KAI"}
-_CHOICES: Final = (
-    *("nvidia.com/use-gputype", "nvidia.com/nouse-gputype", "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"),
+_GANG: Final = f"for all or none give the pods the labels {GANG_NAME_LABEL}: {{0}} and {GANG_SIZE_LABEL}: {{1}}"
+_ASKED: Final = (
+    f"asks KAI or Run:ai for {{}}, and gputile for nothing: write limits of {GPU_MEMORY}, in memory units, for"
 )
-_MIB: Final = ("nvidia.com/gpumem", "volcano.sh/vgpu-memory", "volcano.sh/gpu-memory")
-_PERCENT: Final = ("nvidia.com/gpucores", "volcano.sh/vgpu-cores")
-_NUMBERS: Final = ("volcano.sh/vgpu-number", "volcano.sh/gpu-number")
-_OF_GPU: Final = ("nvidia.com/gpumem-percentage",)
+_CHOICE: Final = f"chooses GPUs for HAMi, and gputile does not read it: choose nodes by the label {MODEL_LABEL}"
+_MIB: Final = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
+_PERCENT: Final = f"{GPU_CORE}: {{count}}"
+_NUMBER: Final = f"{GPU_MEMORY} for parts of a GPU, or {WHOLE_GPU}: {{count}}"
+# Annotations by which a pod asks for a GPU: the unit of their values, and what to write a limit for.
+_ASKING: Final = {
+    "gpu-fraction": ("of a GPU", "that part of a GPU's memory"),
+    "gpu-memory": ("MiB of a GPU", "that memory"),
+}
+# What other annotations say; {0} is the value.
+_ANNOTATIONS: Final = {
+    "nvidia.com/use-gputype": _CHOICE,
+    "nvidia.com/nouse-gputype": _CHOICE,
+    "nvidia.com/use-gpuuuid": _CHOICE,
+    "nvidia.com/nouse-gpuuuid": _CHOICE,
+    "scheduling.k8s.io/group-name": f"is a gang of Volcano: {_GANG}",
+    "pod-group-name": f"is a gang of KAI: {_GANG}",
+}
+# What to write for gputile in place of a resource.
+_RESOURCES: Final = {
+    "nvidia.com/gpumem": _MIB,
+    "volcano.sh/vgpu-memory": _MIB,
+    "volcano.sh/gpu-memory": _MIB,
+    "nvidia.com/gpucores": _PERCENT,
+    "volcano.sh/vgpu-cores": _PERCENT,
+    "volcano.sh/vgpu-number": _NUMBER,
+    "volcano.sh/gpu-number": _NUMBER,
+    "nvidia.com/gpumem-percentage": f"{GPU_MEMORY} in memory units",
+}
 _MIN_AVAILABLE: Final = (
     ("spec", "minAvailable"),
     ("spec", "runPolicy", "schedulingPolicy", "minAvailable"),
     ("spec", "gangPolicy", "minMember"),
 )
-_QUOTAS_OF_REQUESTS: Final = "requests."
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
@@ -44,43 +65,44 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
     ``path`` is where the pod's fields stand.
     """
-    annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
-    before = f"{path}.metadata" if path else "metadata"
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
-    for name, unit, remedy in (
-        (_FRACTION, "of a GPU", "that part of a GPU's memory"),
-        (_MEMORY, "MiB of a GPU", "that memory"),
-    ):
-        if name in annotations:
-            said = f"asks {_KAI} for {str(annotations[name])[:20]} {unit}, and gputile for nothing"
-            rule = f"{said}: write limits of {GPU_MEMORY}, in memory units, for {remedy}; or leave the annotation out"
-            yield f"{before}.annotations[{shown(name)}]", rule
-
-
-def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
-    for container in _mapping(pod.get("spec")).get("containers", ()):
-        yield from _mapping(_mapping(container.get("resources")).get("limits")).items()
+    for name, where, value in _annotations(path, pod):
+        if name in _ASKING:
+            unit, remedy = _ASKING[name]
+            yield where, f"{_ASKED.format(f'{value[:20]} {unit}')} for {remedy}; or leave the annotation out"
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
     """Yield sentences on words of other systems that gputile passes over, with what to write for it."""
-    annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
     before = f"{path}." if path else ""
-    for name in _CHOICES:
-        if name in annotations:
-            said = "chooses GPUs for HAMi, and gputile does not read it: choose nodes by the label"
-            yield f"{before}metadata.annotations[{shown(name)}] {said} {MODEL_LABEL}"
-    for name, system in _GROUPS.items():
-        if name in annotations:
-            yield f"{before}metadata.annotations[{shown(name)}] is a gang of {system}: {_gang(str(annotations[name]))}"
-    spec = _mapping(pod.get("spec"))
+    for name, where, value in _annotations(path, pod):
+        if name in _ANNOTATIONS:
+            yield f"{where} {_ANNOTATIONS[name].format(value, 'SIZE')}"
     for name in ("workloadRef", "schedulingGroup"):
-        if name in spec:
-            yield f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not read: {_gang('NAME')}"
+        if name in pod["spec"]:
+            gang = _GANG.format("NAME", "SIZE")
+            yield f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not read: {gang}"
     for name, amount in _limits(pod):
-        if remedy := _remedy(name, amount, unit_mib):
+        if name in _RESOURCES:
+            try:
+                count = int(parse_quantity(amount))
+            except QuantityError:
+                continue
+            remedy = _RESOURCES[name].format(count=count, units=-(-count // unit_mib), unit=unit_mib)
             yield f"{before}spec.containers: {name} is not gputile's: write {remedy}"
+
+
+def _annotations(path: str, pod: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield annotations of a pod: the name, where it stands, and the value."""
+    before = f"{path}." if path else ""
+    for name, value in (pod["metadata"].get("annotations") or {}).items():
+        yield name, f"{before}metadata.annotations[{shown(name)}]", str(value)
+
+
+def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
+    for container in pod["spec"]["containers"]:
+        yield from container.get("resources", {}).get("limits", {}).items()
 
 
 def gang_of_others(body: Json) -> str:
@@ -88,44 +110,17 @@ def gang_of_others(body: Json) -> str:
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
-            found = _mapping(found).get(step)
-        if isinstance(found, int) and not isinstance(found, bool) and found > 1:
-            name = str(_mapping(body.get("metadata")).get("name") or "NAME")
-            return f"{'.'.join(path)}: {found}: gputile places its pods one by one: {_gang(name, found)}"
+            found = found.get(step) if isinstance(found, dict) else None
+        if type(found) is int and found > 1:
+            gang = _GANG.format(body.get("metadata", {}).get("name") or "NAME", found)
+            return f"{'.'.join(path)}: {found}: gputile places its pods one by one: {gang}"
     return ""
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
     """Yield sentences on bounds of a ResourceQuota that Kubernetes takes and never counts."""
-    for name in _mapping(_mapping(body.get("spec")).get("hard")):
+    for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
-        if (
-            "/" in resource
-            and not resource.startswith((_QUOTAS_OF_REQUESTS, "count/"))
-            and ".storageclass." not in name
-        ):
-            right = f"{_QUOTAS_OF_REQUESTS}{resource}"
+        if "/" in resource and not resource.startswith(("requests.", "count/")) and ".storageclass." not in name:
+            right = f"requests.{resource}"
             yield f"spec.hard[{shown(name)}] never counts anything: Kubernetes counts this resource as {right}"
-
-
-def _gang(name: str, size: int | None = None) -> str:
-    labels = f"{GANG_NAME_LABEL}: {name} and {GANG_SIZE_LABEL}: {size or 'SIZE'}"
-    return f"for all or none give the pods the labels {labels}"
-
-
-def _remedy(name: str, amount: Any, unit_mib: int) -> str:
-    try:
-        count = int(parse_quantity(amount))
-    except (QuantityError, TypeError):
-        return ""
-    if name in _MIB:
-        return f"{GPU_MEMORY}: {-(-count // unit_mib)} ({count} MiB in units of {unit_mib} MiB)"
-    if name in _PERCENT:
-        return f"{GPU_CORE}: {count}"
-    if name in _NUMBERS:
-        return f"{GPU_MEMORY} for parts of a GPU, or {WHOLE_GPU}: {count}"
-    return f"{GPU_MEMORY} in memory units" if name in _OF_GPU else ""
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

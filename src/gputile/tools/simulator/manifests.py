@@ -8,14 +8,12 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
-from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import MIB
-from gputile.api.wording import below, first_of, kind_of, shown
+from gputile.api.wording import below, first_of, kind_of
 from gputile.support.files import read_bounded
-from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
+from gputile.support.yaml_loader import DocumentError, load_documents, why_no_text
 
 MOST_BYTES: Final = 64 * MIB
-MOST_OBJECTS: Final = 250_000  # of a file or list
 STDIN_NAME: Final = "standard input"
 STDIN_TWICE: Final = "the standard input is named twice, and can be read once"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -248,8 +246,6 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
     loaded, document = list[Manifest](), 0
     try:
         for document, body in enumerate(load_documents(text), 1):
-            if document > MOST_OBJECTS:
-                raise ManifestError(f"{file}: it holds more than {MOST_OBJECTS:,} documents")
             if body is not None:
                 _add(Origin(file, document), body, loaded, described)
     except DocumentError as error:
@@ -269,36 +265,19 @@ def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> 
     if not isinstance(api_version, str) or not api_version:
         raise origin.error("apiVersion", "must be there, as a string")
     if kind.endswith("List") and "items" in body:
-        if why := _broken_list(api_version, kind):
-            raise origin.error("", why)
         for item, place in _items(origin, api_version, kind, body):
             _add(place, item, loaded, described)
         return
-    loaded.append(Manifest(origin, api_version, kind, _without_nulls(origin, body), described))
+    loaded.append(Manifest(origin, api_version, kind, _without_nulls(body), described))
 
 
-def _without_nulls(origin: Origin, value: Any, depth: int = 0) -> Any:
-    """Copy a value without the nulls of mappings, which mean absent.
-
-    Raises:
-        ManifestError: it is nested too deep.
-    """
-    if not isinstance(value, dict | list):
-        return value
-    if depth > DEEPEST:
-        raise origin.error("", f"it is nested deeper than {DEEPEST} levels")
+def _without_nulls(value: Any) -> Any:
+    """Copy a value without the nulls of mappings, which mean absent."""
     if isinstance(value, list):
-        return [_without_nulls(origin, item, depth + 1) for item in value]
-    return {key: _without_nulls(origin, item, depth + 1) for key, item in value.items() if item is not None}
-
-
-def _broken_list(api_version: str, kind: str) -> str | None:
-    """Return why there is no list of this kind; None where there is one, or the version is not Kubernetes' own."""
-    own = kubernetes_kinds().kinds.get(api_version)
-    said = f"no matches for kind {shown(kind)} in version {shown(api_version)}"
-    if kind == "List":
-        return None if own is not None else f"{said}; List is in v1"
-    return said if own is not None and kind.removesuffix("List") not in own else None
+        return [_without_nulls(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value
 
 
 def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
@@ -306,14 +285,9 @@ def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) ->
     items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {kind_of(items)}")
-    if len(items) > MOST_OBJECTS:
-        many = f"items: {len(items):,} objects are more than the {MOST_OBJECTS:,} that a list may hold"
-        raise origin.error("", many)
     implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
     for number, item in enumerate(items, 1):
         place = Origin(origin.file, origin.document, number)
-        if isinstance(item, dict) and isinstance(item.get("kind"), str) and item["kind"].lower().endswith("list"):
-            raise place.error("kind", "a list holds objects, not another list")
         yield implied | item if isinstance(item, dict) else item, place
 
 

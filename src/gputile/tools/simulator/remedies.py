@@ -1,26 +1,47 @@
 """Finds what would make a pod fit, and tries each remedy with the live code before it is shown (B4)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
-from gputile.api.core import Node, Pod
-from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
+from gputile.api.affinity import NodeSelectorRequirement
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import (
+    Container,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    ResourceList,
+    ResourceRequirements,
+    Taint,
+)
+from gputile.api.quantity import count_of, parse_mib
+from gputile.api.well_known import (
+    GPU_CORE,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    WHOLE_GPU,
+    Mode,
+)
 from gputile.api.wording import described, first_of, memory_text
-from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
+from gputile.core.admission.completion import tolerate
+from gputile.core.admission.legacy_forms import rewrite
+from gputile.core.admission.verdict import apply_patch
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory, resources_for_mode
+from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import PredicateRule, Refusal
-from gputile.tools.simulator.node_reports import NodeReport, Subject
-from gputile.tools.simulator.proposals import (
-    asking_less,
-    coming_node,
-    created_anew,
-    demanded_labels,
-    overlooked,
-)
+from gputile.tools.simulator.node_reports import NodeReport, Subject, overlooked
 
+_COMING = "a-node-that-comes"
+_HOST_LABEL = "kubernetes.io/hostname"
 _MOST_NODES_TRIED = 50
 _NAMES_SHOWN = 5
 
@@ -57,7 +78,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
     request = subject.request
     if request is None:
         return []
-    anew = created_anew(subject.pod, subject.configuration)
+    anew = _created_anew(subject.pod, subject.configuration)
     found: list[Proposal | None] = []
     if not overlooked(subject.pod, subject.configuration):
         if any(report.fits for report in reports):
@@ -71,8 +92,8 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
             _in_tree(subject, [report for report in reports if report.in_tree and report.gpus and not report.gpu]),
             _new_node(subject, request),
         ]
-    told = [proposal for proposal in found if proposal is not None]
-    return told if anew is None else [*told, *_anew(subject, anew)]
+    found.append(_anew(subject, anew) if anew is not None else None)
+    return [proposal for proposal in found if proposal is not None]
 
 
 def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
@@ -84,7 +105,7 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
     if shape.percent:
         tried.append((GPU_CORE, PERCENT_STEP * shape.gpus))
     for resource, step in tried:
-        less = asking_less(pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1)))
+        less = _asking_less(pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1)))
         if less is not None:
             amount = _amount(subject.request_of(less), resource)
             remedy = Remedy(f"pod {pod.key} asks for no more than {amount}", subject.fitting(less, names, _NAMES_SHOWN))
@@ -158,24 +179,10 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     return Proposal(remedy, subject.pod, resolved=fewest)
 
 
-def _anew(subject: Subject, pod: Pod) -> list[Proposal]:
-    """Return the remedies of ``pod`` if it is created anew, as admission would store it today."""
-    try:
-        other = subject.instead(pod)
-    except RequestError:
-        return []
-    reports = other.reports()
-    request, before = other.request, subject.request
-    change = f"pod {pod.key} is deleted and created anew"
-    if request is not None and before is not None and request.unit_mib != before.unit_mib:
-        change += f", asking for {_amount(request, request.shape.kind.value)}"
-    fitting = [report.name for report in reports if report.fits]
-    if fitting:
-        return [Proposal(Remedy(change, fitting[:_NAMES_SHOWN]), pod)]
-    return [
-        replace(each, remedy=Remedy(f"{change}, and {each.remedy.change}", each.remedy.nodes))
-        for each in proposals(other, reports)
-    ]
+def _anew(subject: Subject, pod: Pod) -> Proposal | None:
+    """Return that the pod is created anew, as admission would store it today, if ``pod``, which it is then, fits."""
+    fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
+    return Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod) if fitting else None
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
@@ -186,11 +193,11 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     else:
         modes = [Mode.EXCLUSIVE] if shape.kind is RequestKind.WHOLE else [Mode.TOPOLOGY]
     needs = subject.predicates.needs(pod)
-    made = (coming_node(pod, request, mode, subject.configuration, needs) for mode in modes)
+    made = (_coming_node(pod, request, mode, subject.configuration, needs) for mode in modes)
     coming = tuple(node for node in made if node is not None and subject.fits_new(request, node))
     if not coming:
         return None
-    demanded = {key: value for key, value in (demanded_labels(pod) or {}).items() if key != MODE_LABEL}
+    demanded = {key: value for key, value in (_demanded_labels(pod) or {}).items() if key != MODE_LABEL}
     count = int(demanded.get(NODE_GPU_COUNT_LABEL, shape.gpus))
     gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
@@ -198,3 +205,126 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
+
+
+def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
+    """Return ``pod`` with the largest amount of ``resource`` in each container that is still small ``enough``.
+
+    Amounts are multiples of ``step``. None if even one step in each container is too much.
+    """
+    asked = [count for container in _containers(pod) if (count := count_of(container.resources.limits, resource))]
+    best, low, high = None, 1, max(asked, default=0) // step
+    while low <= high:
+        middle = (low + high) // 2
+        capped = _capped(pod, resource, middle * step)
+        if enough(capped):
+            best, low = capped, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
+    """Return ``pod`` as admission would store it today; None where nothing would differ.
+
+    A pod differs that was created while gputile's webhook was not there.
+    """
+    rewriting = rewrite(pod)
+    tolerate(pod, rewriting)
+    found = pod
+    if rewriting.operations:
+        found = msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)
+    if overlooked(pod, configuration):
+        spec = msgspec.structs.replace(found.spec, scheduler_name=configuration.scheduler_name)
+        found = msgspec.structs.replace(found, spec=spec)
+    return None if found is pod else found
+
+
+def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts) -> Node | None:
+    """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod demands.
+
+    ``needs`` is what the pod takes of a node, cpu in thousandths. The node has the taint of GPU nodes if the cluster
+    sets it. None if no labels are found that the pod accepts.
+    """
+    demanded = _demanded_labels(pod)
+    if demanded is None:
+        return None
+    unit = configuration.unit_mib
+    try:
+        count = int(demanded.get(NODE_GPU_COUNT_LABEL, request.shape.gpus))
+        size = parse_mib(demanded[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in demanded else 0
+    except ValueError:
+        return None
+    size = size or -(-max(request.shape.mib, 1) // unit) * unit
+    if not (0 < count <= MOST_GPUS and size <= MOST_MIB):
+        return None
+    gpus = tuple(Gpu(index, f"{_COMING}-{index}", size) for index in range(count))
+    labels = {MODE_LABEL: mode.value, _HOST_LABEL: _COMING} | demanded
+    offered = resources_for_mode(mode, gpus, unit)
+    amounts: ResourceList = {
+        name: f"{amount}m" if name == CPU else str(amount) for name, amount in {**needs, **offered}.items()
+    }
+    inventory = encode_inventory(Inventory(gpus, mode=mode.value, unit_mib=unit))
+    taint = Taint(key=WHOLE_GPU, value="present", effect="NoSchedule")
+    return Node(
+        metadata=ObjectMeta(name=_COMING, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}),
+        spec=NodeSpec(taints=(taint,) if configuration.controller.taint_nodes else ()),
+        status=NodeStatus(capacity=amounts, allocatable=amounts),
+    )
+
+
+def _demanded_labels(pod: Pod) -> dict[str, str] | None:
+    """Return labels of a node that the pod accepts; None if none are found.
+
+    If the affinity has several terms, the first one that can be met decides.
+    """
+    selected = dict(pod.spec.node_selector)
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return selected
+    for term in affinity.required.node_selector_terms:
+        labels = None if term.match_fields else _labels(selected, term.match_expressions)
+        if labels is not None:
+            return labels
+    return None
+
+
+def _labels(given: Mapping[str, str], requirements: Iterable[NodeSelectorRequirement]) -> dict[str, str] | None:
+    labels = dict(given)
+    for requirement in requirements:
+        if requirement.operator == "In" and requirement.values:
+            labels.setdefault(requirement.key, requirement.values[0])
+        elif requirement.operator == "Exists":
+            labels.setdefault(requirement.key, "")
+        elif requirement.operator in ("Gt", "Lt") and requirement.key not in labels:
+            return None
+    return labels
+
+
+def _capped(pod: Pod, resource: str, most: int) -> Pod:
+    def capped(container: Container) -> Container:
+        asked = count_of(container.resources.limits, resource)
+        return _with(container, resource, most) if asked > most else container
+
+    return _changed(pod, capped)
+
+
+def _changed(pod: Pod, change: Callable[[Container], Container]) -> Pod:
+    containers = tuple(map(change, pod.spec.containers))
+    init = tuple(map(change, pod.spec.init_containers))
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, containers=containers, init_containers=init)
+    )
+
+
+def _containers(pod: Pod) -> tuple[Container, ...]:
+    return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def _with(container: Container, resource: str, amount: int) -> Container:
+    """Return the container with another amount of a resource, in its request too where it has one."""
+    limits = container.resources.limits | {resource: str(amount)}
+    requests = container.resources.requests
+    if resource in requests:
+        requests = requests | {resource: str(amount)}
+    return msgspec.structs.replace(container, resources=ResourceRequirements(limits=limits, requests=requests))

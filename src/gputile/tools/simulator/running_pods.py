@@ -12,10 +12,9 @@ from typing import Final
 
 import msgspec
 
-from gputile.api.core import Container, Pod
-from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
-from gputile.core.kube_predicates.inter_pod import hard_spread
-from gputile.core.kube_predicates.pod_requests import host_ports, pod_requests
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_COUNT_LABEL
+from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.manifests import Note
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.workloads import Expansion, Owner, owner_of
@@ -132,19 +131,6 @@ def owners_of(pod: Pod) -> Iterable[Owner]:
 def _demand(pod: Pod) -> Hashable:
     """Return what a pod asks of a node, in a form that is equal for pods that ask for the same."""
     spec = pod.spec
-    affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b"{}"
-    selector = tuple(sorted(spec.node_selector.items()))
-    spread = tuple((each.topology_key, each.max_skew) for each in hard_spread(pod))
-    taken = tuple(sorted(pod_requests(spec).items())), host_ports(spec)
-    return _gpu_demand(pod), taken, selector, affinity, spread
-
-
-def _gpu_demand(pod: Pod) -> Hashable:
-    spec = pod.spec
-    containers = tuple(map(_gpus, spec.containers)), tuple(map(_gpus, spec.init_containers))
-    return containers, pod.metadata.labels.get(GPU_COUNT_LABEL)
-
-
-def _gpus(container: Container) -> Hashable:
-    limits = container.resources.limits
-    return tuple((name, str(limits[name])) for name in GPU_RESOURCES if name in limits)
+    affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
+    taken = tuple(sorted(pod_requests(spec).items()))
+    return taken, pod.metadata.labels.get(GPU_COUNT_LABEL), tuple(sorted(spec.node_selector.items())), affinity

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
-from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
-from gputile.api.wording import nearest
+from gputile.api.well_known import DEFAULT_UNIT_MIB
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
@@ -19,6 +18,8 @@ from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, expa
 
 DEFAULT_NAMESPACE = "default"
 _BUDGET = ("policy/v1", "PodDisruptionBudget")
+_NO_LIVE_NODE = "the cluster has no node, so there is nothing to place pods on"
+_NO_NODE = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
 _NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
 
 
@@ -103,8 +104,7 @@ def read_scenario(
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
     rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
-        raise ManifestError(_no_node(manifests, live=nodes is not None))
-    scenario.notes += map(Note, _odd_labels(scenario.nodes))
+        raise ManifestError(_NO_LIVE_NODE if nodes is not None else _NO_NODE)
     scenario.manifests = rest
     _take_groups(rest, scenario)
     budgets = (each for each in rest if (each.api_version, each.kind) == _BUDGET and each.stored)
@@ -160,33 +160,6 @@ def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
-
-
-def _odd_labels(nodes: Iterable[Node]) -> list[str]:
-    """Return notes on node labels whose values mean nothing."""
-    found = ((node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)) for node in nodes)
-    valid = ", ".join(PLACEMENTS)
-    return [
-        f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and is ignored; valid are {valid}"
-        f"{nearest(value, PLACEMENTS)}"
-        for name, value in found
-        if value is not None and value not in PLACEMENTS
-    ]
-
-
-def _no_node(manifests: Iterable[Manifest], *, live: bool) -> str:
-    """Return that no file describes a node, and which object may be meant to."""
-    if live:
-        return "the cluster has no node, so there is nothing to place pods on"
-    said = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
-    for manifest in manifests:
-        if _is_cluster(manifest):
-            return f"no file describes a node: {manifest.origin}: nodes: it is empty"
-        meant = nearest(manifest.kind, ("Cluster", "Node"))
-        if meant:
-            written = f"{manifest.kind[:80]} of {manifest.api_version[:80]}"
-            return f"{said}; {manifest.origin} is a {written}: it is Cluster of gputile.io/v1alpha1, or Node of v1"
-    return said
 
 
 def _is_cluster(manifest: Manifest) -> bool:

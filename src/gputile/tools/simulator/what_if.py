@@ -1,12 +1,15 @@
 """Changes a cluster for what-if questions: nodes leave, unit or mode change, more pods come."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
+from gputile.api.affinity import LabelSelector, LabelSelectorRequirement
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
@@ -24,7 +27,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_value, broken_qualified_name, nearest, shown
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import (
     Inventory,
@@ -37,8 +40,7 @@ from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
-from gputile.tools.simulator.label_selector import nearly_selected, parse_selector
-from gputile.tools.simulator.names import make_uid
+from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -47,6 +49,17 @@ from gputile.tools.simulator.workloads import owner_of
 MOST_COPIES = 100_000
 # Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
 _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
+
+
+# Source of the grammar: k8s.io/apimachinery, pkg/labels/selector.go.
+_WORD: Final = r"[^\s=!,()<>]"
+_REQUIREMENT: Final = re.compile(
+    rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
+    rf"(?:\s*(?P<sign>==|!=|=|>|<)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
+)
+_BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
+_OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt"}
+_GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class UnknownNode(ValueError):
@@ -268,3 +281,47 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
     if not found:
         raise UnknownNode(f"no node has the labels {selector[:80]!r}{nearly_selected(selector, nodes)}")
     return found
+
+
+class SelectorError(ValueError):
+    """A text is no label selector; the message names the requirement that is wrong."""
+
+
+def parse_selector(text: str) -> LabelSelector:
+    """Parse ``text`` into a selector; an empty text selects everything.
+
+    Raises:
+        SelectorError: it is none.
+    """
+    parts = _BETWEEN.split(text) if text.strip() else []
+    return LabelSelector(match_expressions=tuple(_requirement(text, part.strip()) for part in parts))
+
+
+def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
+    """Return which label or value of the nodes a valid selector that selects none may mean, "" where none is near."""
+    labels = [node.metadata.labels for node in nodes]
+    for requirement in parse_selector(text).match_expressions:
+        key, values = requirement.key, {each[requirement.key] for each in labels if requirement.key in each}
+        if not values:
+            return nearest(key, {each for known in labels for each in known})
+        if requirement.operator == "In" and values.isdisjoint(requirement.values):
+            return nearest(requirement.values[0], values)
+    return ""
+
+
+def _requirement(text: str, part: str) -> LabelSelectorRequirement:
+    found = _REQUIREMENT.fullmatch(part)
+    sign = (found["sign"] or found["set"] or "") if found is not None else ""
+    if found is None or (found["absent"] and sign):
+        raise _error(text, f"{part[:80]!r} is no requirement")
+    key, operator = found["key"], _OPERATORS.get(sign)
+    values = tuple(each.strip() for each in (found["value"] or found["values"] or "").split(",")) if operator else ()
+    for why in filter(None, (broken_qualified_name(key), *map(broken_label_value, values))):
+        raise _error(text, why)
+    if operator in ("Gt", "Lt") and not re.fullmatch(r"-?[0-9]{1,18}", values[0]):
+        raise _error(text, f"{values[0]!r} after {sign} is no whole number")
+    return LabelSelectorRequirement(key, operator or ("DoesNotExist" if found["absent"] else "Exists"), values)
+
+
+def _error(text: str, why: str) -> SelectorError:
+    return SelectorError(f"{text[:80]!r} is no label selector: {why}; {_GRAMMAR}")

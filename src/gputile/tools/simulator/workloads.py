@@ -32,7 +32,6 @@ from gputile.tools.simulator.controllers import (
     workload_of,
 )
 from gputile.tools.simulator.fields import (
-    MISSING,
     POD_TEMPLATE,
     Broken,
     Json,
@@ -42,6 +41,7 @@ from gputile.tools.simulator.fields import (
     broken_fields,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
+from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -51,18 +51,13 @@ from gputile.tools.simulator.manifests import (
     Origin,
     decode,
 )
-from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
-from gputile.tools.simulator.pod_maker import PodMaker, common_labels
 from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000
+MISSING: Final = "Required value"
 _USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
-_POD_GROUPS_FIELDS: Final = {
-    "": ("apiVersion", "kind", "metadata", "spec", "status"),
-    "spec": ("minMember", "minResources", "scheduleTimeoutSeconds"),
-}
 # Earlier or mistaken groups of the kinds that make pods: an object in one is meant to be of Kubernetes' own kind.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
@@ -169,7 +164,6 @@ class _Expander:
         self._mistyped = MistypedResources(nodes)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
-        self._uids: dict[str, str] = {}
 
     def add(self, manifest: Manifest) -> None:
         """Check an object, and add its pods.
@@ -180,8 +174,6 @@ class _Expander:
         for pod in self._pods(manifest):
             if pod.key in self._names:
                 raise manifest.origin.error("metadata.name", f"there is already a pod {pod.key}")
-            if (other := self._uids.setdefault(pod.metadata.uid, pod.key)) != pod.key:
-                raise manifest.origin.error("metadata.uid", f"the pod {other} has this UID already")
             if len(self._names) == MOST_PODS:
                 raise manifest.origin.error("", f"with it there are more than {MOST_PODS:,} pods")
             self._names.add(pod.key)
@@ -192,7 +184,7 @@ class _Expander:
         own = kubernetes_kinds().kinds.get(manifest.api_version, {})
         if kind in own:
             if own[kind]:
-                self._check_fields(manifest, own[kind])
+                self._refuse(manifest, broken_fields(own[kind], manifest.body))
             else:
                 self._check_metadata(manifest)
             if kind == "Node" and not manifest.described:
@@ -205,7 +197,6 @@ class _Expander:
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
         self._check_metadata(manifest)
         if (manifest.api_version, kind) == POD_GROUP:
-            self._check_pod_group(manifest)
             return iter(())
         found = self._intake.kinds.find(manifest)
         if found is not None or _may_be_custom(manifest):
@@ -238,7 +229,7 @@ class _Expander:
         for step in steps:
             written = written.get(step, {})
         template = self._template(origin, ".".join(steps), written, owner.namespace)
-        labels = common_labels(kind, owner, template, workload.manual_selector)
+        labels = common_labels(kind, owner, template)
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
@@ -308,16 +299,14 @@ class _Expander:
         """Return the stored form that all pods of a template share.
 
         Raises:
-            ManifestError: the template has no pods, or they are refused.
+            ManifestError: the template has no containers, or its pods are refused.
         """
-        if not template.get("spec"):
-            raise origin.error(f"{path}.spec.containers", MISSING)
         metadata = template.get("metadata", {}) | {"namespace": namespace}
-        return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
+        return self._admitted(origin, path, {"metadata": metadata, "spec": template.get("spec")})
 
     def _admitted(self, origin: Origin, path: str, pod: Json) -> Pod:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
-        if not spec:
+        if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
         for each in spec.get("resourceClaims", ()):
             if why := self._intake.claims.why_not(pod["metadata"]["namespace"], each):
@@ -373,22 +362,8 @@ class _Expander:
         unit_mib = self._intake.admission.configuration.unit_mib
         self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
 
-    def _check_fields(self, manifest: Manifest, type_name: str) -> None:
-        """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""
-        broken = broken_fields(type_name, manifest.body)
-        self._refuse(manifest, [each for each in broken if each[1] != MISSING or manifest.kind in MAKERS])
-
     def _check_metadata(self, manifest: Manifest) -> None:
         self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))
-
-    def _check_pod_group(self, manifest: Manifest) -> None:
-        found: list[Broken] = []
-        for part, known in _POD_GROUPS_FIELDS.items():
-            owner = manifest.body.get(part, {}) if part else manifest.body
-            prefix = f"{part}." if part else ""
-            unknown = [name for name in owner if name not in known]
-            found += ((f"{prefix}{name[:60]}", f"unknown field{nearest(name, known)}") for name in unknown)
-        self._refuse(manifest, found)
 
     def _refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
         if not broken:

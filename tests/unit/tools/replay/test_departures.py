@@ -11,9 +11,9 @@ from gputile.api.well_known import Placement
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import Schedule, replay, schedule, summary
 from gputile.tools.replay.engine import LivePlacer
-from gputile.tools.replay.trace import Nodes, TraceError, Workload, read_nodes, read_workload
+from gputile.tools.replay.trace import Nodes, Workload, read_workload
 from tests.conftest import examples
-from tests.unit.tools.replay.traces import LIST, TIMED, share, uniform, write_trace
+from tests.unit.tools.replay.traces import TIMED, share, uniform, write_trace
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -75,12 +75,6 @@ def test_the_schedule_asks_for_the_load_at_its_peak(tmp_path: Path, load: float)
     there = [demand[(plan.created <= t) & (plan.created + plan.runtime > t)].sum() for t in plan.created]
     assert max(there) == pytest.approx(load * nodes.milli, rel=0.1)
     assert plan.created.tolist() == schedule(nodes, workload, 7, load).created.tolist()
-
-
-def test_a_trace_without_times_says_so(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path, pods=LIST)
-    with pytest.raises(TraceError, match="no creation_time"):
-        schedule(read_nodes(trace), read_workload(trace, "tiny"), 1, 1.0)
 
 
 @settings(deadline=None, max_examples=examples(60))

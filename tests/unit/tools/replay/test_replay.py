@@ -28,12 +28,6 @@ def test_models_counts_and_room_decide_what_fits(tmp_path: Path, policy: str) ->
     assert curve.used[-1] <= curve.total
 
 
-def test_binpack_keeps_the_gpu_that_a_picky_pod_needs(tmp_path: Path) -> None:
-    curve = curve_of(write_trace(tmp_path, order="2 0 3 1 4"), "binpack")
-    assert curve.placed.tolist() == [True, True, True, True, False]
-    assert curve.used.tolist() == [1000, 1600, 2000, 2600, 2600]
-
-
 def test_fragments_by_hand(tmp_path: Path) -> None:
     """F of a node for a pod that cannot run there is all that is free; else what lies on GPUs too small for it."""
     trace = write_trace(tmp_path, pods="a,1000,1,1,600,\nb,1000,1,1,600,\n")

@@ -77,108 +77,15 @@ CLAIMING = changed(
         }
     ],
 )
-# A pod with a little of everything that is checked.
-RICH: Json = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "rich",
-        "labels": {"app": "x", "example.com/part": "a"},
-        "annotations": {"note": "any text: é"},
-    },
-    "spec": {
-        "restartPolicy": "OnFailure",
-        "terminationGracePeriodSeconds": 30,
-        "activeDeadlineSeconds": 600,
-        "dnsPolicy": "ClusterFirst",
-        "hostname": "h",
-        "nodeSelector": {"disk": "ssd"},
-        "securityContext": {"runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-        "tolerations": [
-            {"key": "nvidia.com/gpu", "operator": "Exists"},
-            {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 10},
-        ],
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {"app": "x"}},
-            }
-        ],
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
-                },
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
-                ],
-            },
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "y"}}}
-                ]
-            },
-        },
-        "volumes": [
-            {"name": "empty", "emptyDir": {"sizeLimit": "1Gi"}},
-            {"name": "settings", "configMap": {"name": "s", "items": [{"key": "a", "path": "b"}]}},
-            {"name": "data", "persistentVolumeClaim": {"claimName": "d"}},
-            {"name": "host", "hostPath": {"path": "/data", "type": "Directory"}},
-        ],
-        "initContainers": [
-            {"name": "prepare", "image": "i", "command": ["true"]},
-            {"name": "side", "image": "i", "restartPolicy": "Always"},
-        ],
-        "containers": [
-            {
-                "name": "main",
-                "image": "registry.example.com/main:1",
-                "imagePullPolicy": "IfNotPresent",
-                "command": ["serve"],
-                "args": ["--port", "80"],
-                "workingDir": "/work",
-                "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
-                "env": [
-                    {"name": "A", "value": "1"},
-                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                    {"name": "C", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-                ],
-                "envFrom": [{"configMapRef": {"name": "s"}}],
-                "resources": {
-                    "limits": {"cpu": "2", "memory": "4Gi", MEM: 2},
-                    "requests": {"cpu": "500m", "memory": "1Gi"},
-                },
-                "volumeMounts": [
-                    {"name": "empty", "mountPath": "/tmp/work"},
-                    {"name": "settings", "mountPath": "/etc/settings", "readOnly": True},
-                ],
-                "livenessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 10},
-                "readinessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2},
-                "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            }
-        ],
-    },
-}
 VALID: tuple[Json, ...] = (
-    *(POD, DEPLOYMENT, REPLICA_SET, DAEMON_SET, STATEFUL_SET, REPLICATION_CONTROLLER, JOB, CRON_JOB, RICH),
+    *(POD, DEPLOYMENT, REPLICA_SET, DAEMON_SET, STATEFUL_SET, REPLICATION_CONTROLLER, JOB, CRON_JOB),
     changed(POD, "metadata", {"generateName": "p-"}),
     changed(
         POD, "spec.containers.0.resources", {"limits": {MEM: "2k", "cpu": 1.5}, "requests": {"cpu": 1, MEM: "2000"}}
     ),
     changed(POD, "spec.containers.0.resources", {"limits": {"memory": "1e3", "hugepages-2Mi": "4Mi"}}),
-    changed(POD, "spec.containers.0.env", [{"name": "with spaces.and-dots", "value": ""}]),
     changed(POD, "status", {"phase": "Running"}),
-    changed(
-        DEPLOYMENT, "spec.strategy", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-    ),
-    changed(
-        DEPLOYMENT, "spec.selector", {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]}
-    ),
     changed(JOB, "spec", {**JOB["spec"], "completionMode": "Indexed", "completions": 3, "parallelism": 2}),
-    changed(CRON_JOB, "spec.schedule", "@daily"),
     changed(CLAIMING, "spec.template.spec.containers.0.volumeMounts", [{"name": "data", "mountPath": "/data"}]),
     changed(REPLICATION_CONTROLLER, "spec.selector", GONE),
 )
@@ -198,7 +105,6 @@ REFUSED: tuple[Case, ...] = (
         "resource", POD, f"{_C}.resource", {}, "spec.containers[0].resource: unknown field; did you mean resources?"
     ),
     _wrong("nodeSelectr", POD, "spec.nodeSelectr", {}, "spec.nodeSelectr: unknown field; did you mean nodeSelector?"),
-    _wrong("top", POD, "specs", {}, "specs: unknown field; did you mean spec?"),
     _wrong("replica", DEPLOYMENT, "spec.replica", 3, "spec.replica: unknown field; did you mean replicas?"),
     _wrong(
         "in a template",
@@ -207,63 +113,33 @@ REFUSED: tuple[Case, ...] = (
         [],
         "spec.template.spec.toleration: unknown field; did you mean tolerations?",
     ),
-    _wrong("a label outside", DEPLOYMENT, "spec.template.labels", {}, "spec.template.labels: unknown field"),
     _wrong(
         "cron", CRON_JOB, "spec.template", pod_template(), "spec.template: unknown field; did you mean jobTemplate?"
     ),
-    _wrong("limit", POD, f"{_C}.resources.limit", {}, "resources.limit: unknown field; did you mean limits?"),
     # values of another type
     _wrong("replicas 1.5", DEPLOYMENT, "spec.replicas", 1.5, "spec.replicas: must be a whole number, is 1.5"),
-    _wrong("replicas big", DEPLOYMENT, "spec.replicas", 2**31, "is outside of the range of int32"),
     _wrong("image number", POD, f"{_C}.image", 1, "spec.containers[0].image: must be a string, is a number"),
     _wrong("args text", POD, f"{_C}.args", "a", "spec.containers[0].args: must be a list, is a string"),
-    _wrong("spec text", POD, "spec", "x", "spec: must be a mapping, is a string"),
-    _wrong("cpu boolean", POD, _LIMITS, {"cpu": True}, 'limits["cpu"]: must be a quantity, is a boolean'),
-    _wrong("time", POD, "metadata.creationTimestamp", "soon", "metadata.creationTimestamp: must be a time"),
     # one of a few
     _wrong(
         "pull", POD, f"{_C}.imagePullPolicy", "Sometimes", 'Unsupported value: "Sometimes": supported values: "Always"'
     ),
     _wrong("restart", POD, "spec.restartPolicy", "Maybe", 'spec.restartPolicy: Unsupported value: "Maybe"'),
-    _wrong("protocol", POD, f"{_C}.ports", [{"containerPort": 1, "protocol": "tcp"}], 'Unsupported value: "tcp"'),
-    _wrong("toleration", POD, "spec.tolerations", [{"key": "a", "operator": "Is"}], "tolerations[0].operator"),
     # names
     _wrong("no name", POD, "metadata", {}, "metadata.name: Required value: name or generateName is required"),
-    _wrong("no metadata", POD, "metadata", GONE, "metadata.name: Required value: name or generateName is required"),
     _wrong("upper", POD, "metadata.name", "UPPER", 'metadata.name: Invalid value: "UPPER"'),
-    _wrong("long", POD, "metadata.name", "a" * 254, "must be no more than 253 characters"),
     # containers
     _wrong("no spec", POD, "spec", GONE, "spec.containers: Required value"),
-    _wrong("nameless", POD, f"{_C}.name", GONE, "spec.containers[0].name: Required value"),
-    _wrong("no port", POD, f"{_C}.ports", [{"name": "a"}], "ports[0].containerPort: Required value"),
-    _wrong(
-        "claim name", POD, "spec.volumes", [{"name": "v", "persistentVolumeClaim": {}}], "claimName: Required value"
-    ),
     # amounts
     _wrong("cpu 1x", POD, _LIMITS, {"cpu": "1x"}, "limits[\"cpu\"]: '1x' is not a quantity"),
     _wrong("negative", POD, _LIMITS, {"memory": "-1"}, 'Invalid value: "-1": must be greater than or equal to 0'),
-    _wrong(
-        "cpu over",
-        POD,
-        f"{_C}.resources",
-        {"limits": {"cpu": 1}, "requests": {"cpu": 2}},
-        "less than or equal to cpu limit",
-    ),
     _wrong("half a device", POD, _LIMITS, {"x.io/fpga": "0.5"}, "must be an integer"),
     _wrong("half a unit", POD, _LIMITS, {MEM: "0.5"}, "[gpu-amount]"),
-    # rules of scheduling
-    _wrong(
-        "when", RICH, "spec.topologySpreadConstraints.0.whenUnsatisfiable", "x", "whenUnsatisfiable: Unsupported value"
-    ),
     # workloads
-    _wrong("no selector", DEPLOYMENT, "spec.selector", GONE, "spec.selector: Required value"),
-    _wrong("no template", DEPLOYMENT, "spec.template", GONE, "spec.template: Required value"),
-    _wrong("no schedule", CRON_JOB, "spec.schedule", GONE, "spec.schedule: Required value"),
     _wrong("negative replicas", DEPLOYMENT, "spec.replicas", -1, "spec.replicas: must be 0 to 100000, is -1"),
     # kinds
     _wrong("v2", POD, "apiVersion", "v2", 'no matches for kind "Pod" in version "v2"; Pod is in v1'),
     _wrong("extensions", DEPLOYMENT, "apiVersion", "extensions/v1beta1", "Deployment is in apps/v1"),
-    _wrong("lower case", POD, "kind", "pod", 'no matches for kind "pod" in version "v1"; did you mean Pod?'),
     _wrong("unknown kind", POD, "kind", "Training", 'no matches for kind "Training" in version "v1"'),
 )
 

@@ -10,7 +10,7 @@ from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import load_text
-from tests.unit.tools.simulator.manifests import GONE, POD, Json, changed
+from tests.unit.tools.simulator.manifests import POD, Json, changed
 
 pytestmark = pytest.mark.requirement("B4", "G2")
 
@@ -68,8 +68,3 @@ def test_gputiles_own_pods_use_what_nobody_else_may(tmp_path: Path) -> None:
         expanded(tmp_path, forged)
     with pytest.raises(ManifestError, match=r"\[environment\]"):
         expanded(tmp_path, changed(agent, "metadata.namespace", "other"))
-
-
-def test_a_pod_without_metadata_is_refused_for_that(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"metadata\.name: Required value"):
-        expanded(tmp_path, changed(POD, "metadata", GONE))

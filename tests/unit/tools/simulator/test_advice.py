@@ -40,17 +40,6 @@ def advised(tmp_path: Path, text: str, *, gangs: bool = False) -> dict[str, Advi
     return {each.metadata.name: given[each.metadata.uid] for each in refused if each.metadata.uid in given}
 
 
-def test_nodes_that_say_the_same_and_changes_that_were_tried(tmp_path: Path) -> None:
-    """As of when all others have their places; for each pod by itself."""
-    found = advised(tmp_path, pod("p", 8) + pod("q", 8) + pod("r", 9) + pod("s", 16))
-    assert set(found) == {"r", "s"}
-    assert found["r"].nodes == {"GPU 0 has 7 GiB of 15 GiB free; the pod needs 9 GiB on one GPU": ["a", "b"]}
-    changes = [remedy.change for remedy in found["r"].remedies]
-    assert changes[0] == "pod default/r asks for no more than 7 GiB (aliyun.com/gpu-mem: 7)"
-    assert changes[1].startswith("pod default/p ends")
-    assert "its largest GPU has 15 GiB" in next(iter(found["s"].nodes))
-
-
 @pytest.mark.requirement("M13")
 def test_pods_that_wait_for_something_else_than_room(tmp_path: Path) -> None:
     """A gate, a gang, and a pod that wants to be beside one that came later."""

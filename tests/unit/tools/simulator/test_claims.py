@@ -94,21 +94,6 @@ def test_requests_of_a_claim_are_allocated_one_after_the_other(tmp_path: Path) -
     assert refused.node is None
 
 
-def test_what_a_claim_takes_of_a_gpu_counts_for_the_next(tmp_path: Path) -> None:
-    """A claim without cores takes all of a GPU's compute in mode core_mem."""
-    claim = of(gib(1), template=True)
-    found = decided(tmp_path, claim, *(pod(f"p{number}", TEMPLATE) for number in range(3)), mode="core_mem")
-    assert [gpus(each)[1] for each in found] == [[(0, 1024, 100)], [(1, 1024, 100)], []]
-
-
-def test_distinct_gpus(tmp_path: Path) -> None:
-    distinct = ", constraints: [{requests: [gpu], distinctAttribute: gpu.gputile.io/uuid}]"
-    (found,) = decided(tmp_path, of(f"count: 2, {gib(6)}", distinct), pod("p"))
-    assert gpus(found) == ("shares", [(0, 6144, 0), (1, 6144, 0)])
-    (refused,) = decided(tmp_path, of(f"count: 3, {gib(1)}", distinct), pod("p"))
-    assert refused.node is None
-
-
 def test_a_claim_is_for_one_pod(tmp_path: Path) -> None:
     first, second = decided(tmp_path, of(gib(1)), pod("p"), pod("q"))
     assert first.node == "shares"

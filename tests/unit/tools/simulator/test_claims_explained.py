@@ -10,7 +10,7 @@ from gputile.api.core import Node, Pod, PodResourceClaim
 from gputile.api.resource_claims import ResourceClaim
 from gputile.tools.simulator.explanation import PodExplanation, explain_pod
 from tests.fakes.claimbuilders import claim, pod_with_claims, result
-from tests.fakes.corebuilders import gpu_node, pod
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B8", "B4")
 
@@ -44,32 +44,6 @@ def test_a_claim_that_fits_nowhere() -> None:
     nearest = found.reports[0]
     assert "GPU 1 has 6 GiB of 15 GiB free; the pod needs 8 GiB" in nearest.gpu
     assert [[each.name for each in gpu.pods] for gpu in nearest.gpus] == [["holder-0"], ["holder-1"]]
-
-
-def test_two_requests_that_fit_alone_and_not_together() -> None:
-    claims = [claim("c", devices="gputile-gpu"), claim("d", devices="gputile-gpu")]
-    node = gpu_node("n", sizes=[15 * GIB], claims=True, allocatable={"pods": "110"})
-    assert explained(pod_with_claims("p", "c"), claims, [node]).state == "Fits"
-    assert explained(pod_with_claims("p", "c", "d"), claims, [node]).state == "Pending"
-
-
-def test_a_claim_of_another_pod() -> None:
-    found = explained(pod_with_claims("p", "held-0"), [held(0, "1Gi")])
-    assert not found.placed
-    assert all("is reserved for pod holder-0" in report.gpu for report in found.reports)
-
-
-def test_a_claim_that_cannot_be_counted() -> None:
-    found = explained(pod_with_claims("p", "c"), [claim("c")])
-    assert (found.state, found.placed) == ("Refused", False)
-    assert "without memory it takes all" in found.text[0]
-
-
-def test_a_pod_that_asks_both_ways() -> None:
-    both = pod("p", mem=1)
-    both.spec.resource_claims = (PodResourceClaim(name="c", resource_claim_name="c"),)
-    found = explained(both, [claim("c", memory="1Gi")])
-    assert (found.state, found.placed) == ("Refused", False)
 
 
 def test_what_is_not_judged_is_said() -> None:

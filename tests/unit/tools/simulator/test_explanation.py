@@ -53,11 +53,6 @@ def test_the_policy_puts_its_node_first_or_another_one() -> None:
     )
 
 
-def test_one_of_equal_nodes_is_as_good_as_the_first() -> None:
-    nodes = [machine("a"), machine("b"), machine("c")]
-    assert said(bound("p", "c", 4), nodes) == "3 of 3 node(s) would take the pod now, and binpack puts this one first."
-
-
 def test_a_node_that_has_no_rival() -> None:
     closed = machine("b", (Taint(key="dedicated", value="x", effect="NoSchedule"),))
     assert said(bound("p", "a", 4), [machine("a"), closed]) == "No other node would take the pod now."
@@ -72,20 +67,9 @@ def test_a_node_that_would_not_take_it_any_more_says_why() -> None:
     assert "the pod needs 4 GiB on one GPU" in text
 
 
-def test_packing_ranks_by_prices_that_are_not_known_here() -> None:
-    assert said(bound("p", "a", 4), [machine("a"), machine("b")], placement="packing") == (
-        "2 of 2 node(s) would take the pod now."
-    )
-
-
 def test_a_gang_is_placed_together() -> None:
     found = bound("p", "a", 4)
     found.metadata.labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "3"}
     nodes = [machine("a"), machine("b")]
     assert said(found, nodes, gangs=True) == "The pods of its gang train were placed together."
     assert said(found, nodes).startswith("2 of 2 node(s)"), "where gangs are off, the labels mean nothing"
-
-
-def test_nothing_is_said_of_pods_without_gpus_and_of_nodes_that_are_gone() -> None:
-    assert said(pod("p", node="a"), [machine("a")]) == ""
-    assert said(bound("p", "gone", 4), [machine("a")]) == ""

@@ -12,10 +12,6 @@ pytestmark = pytest.mark.requirement("B4")
 
 TERM = "{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: %s}}}"
 NEAR = "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [%s]}}"
-SPREAD = (
-    "topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: DoNotSchedule, "
-    "labelSelector: {matchLabels: {app: x}}}], nodeSelector: {zone: %s}"
-)
 
 
 def decided(*pods: Pod) -> list[PodOutcome]:
@@ -43,12 +39,6 @@ def test_a_chain_is_followed_for_a_bounded_number_of_rounds(length: int, left: i
     found = decided(*chain, pod("{}", f"p{length}", {"app": f"p{length}"}))
     assert len(found) == length + 1
     assert sum(outcome.node is None for outcome in found) == left
-
-
-def test_spread_pods_wait_for_the_other_zone() -> None:
-    rule = {"app": "x"}
-    found = decided(*(pod(f"{{{SPREAD % zone}}}", f"{zone}{i}", rule) for zone in "ab" for i in range(2)))
-    assert placed(found) == {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
 
 
 def test_who_follows_nobody_is_told_so_once() -> None:

@@ -202,7 +202,3 @@ def test_each_mode_takes_what_runs(tmp_path: Path, mode: str) -> None:
     objects = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
     result = simulated(tmp_path, objects, "--mode", mode)
     assert (result.exit_code, f"mode {mode}" in result.stdout) == (0, True), result.output
-
-
-def test_a_need_without_a_mode_is_refused(tmp_path: Path) -> None:
-    assert simulated(tmp_path, [node(GFD, {"nvidia.com/gpu": "2"})], "--need", "4GiB").exit_code == 2

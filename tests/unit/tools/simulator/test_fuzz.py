@@ -108,10 +108,3 @@ def test_a_manifest_with_one_field_replaced(tmp_path: Path, data: st.DataObject)
     file = write(tmp_path, json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODES, body]}), "m.json")
     with contextlib.suppress(ManifestError):
         simulate(file)
-
-
-@FIXED
-@given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_any_bytes(tmp_path: Path, data: bytes) -> None:
-    with contextlib.suppress(ManifestError):
-        simulate(write(tmp_path, data))

@@ -167,14 +167,6 @@ spec: {{{spec}}}
 """
 
 
-def test_pods_that_ask_for_no_gpu_wait_for_no_gang(tmp_path: Path) -> None:
-    """Admission gives them no gate, unless it is written there."""
-    assert placed(outcomes(tmp_path, without_gpus("m", in_gang(5)))) == ["m"]
-    gated = without_gpus("m", in_gang(5), gate="schedulingGates: [{name: gputile.io/gang}],")
-    found = outcomes(tmp_path, gated)
-    assert (placed(found), found["m"].reason) == ([], "gang g: 1 of the 5 pods that start together exist")
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_they_count_for_the_others(tmp_path: Path, *, first: bool) -> None:
     leader, workers = without_gpus("leader", in_gang(3)), pods(2, in_gang(3))

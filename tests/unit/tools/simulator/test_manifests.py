@@ -61,42 +61,14 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("target", "why"),
-    [
-        ("nowhere", "No such file or directory"),
-        ("a.yaml", "Too many levels of symbolic links"),
-        (".", "Is a directory"),
-    ],
-)
-def test_no_link_in_a_directory_is_left_out(tmp_path: Path, target: str, why: str) -> None:
-    """A checkout without what its links lead to would pass otherwise."""
-    write(tmp_path, '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}', "b.yaml")
-    link = tmp_path / "a.yaml"
-    link.symlink_to(target)
-    with pytest.raises(ManifestError, match=f"^{link}: {why}$"):
-        load_manifests([str(tmp_path)])
-
-
-def test_a_file_that_is_called_like_its_suffix_is_read(tmp_path: Path) -> None:
-    write(tmp_path, "{apiVersion: v1, kind: Pod, metadata: {name: hidden}}", ".yaml")
-    (found,) = load_manifests([str(tmp_path)])
-    assert found.body["metadata"]["name"] == "hidden"
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
         ("apiVersion: v1", "document 1: kind: must be there"),
         ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
-        ("a: 1\n---\n}", "document 1: kind"),
         ("apiVersion: v1\nkind: List\nitems: {}", "items: must be a list, is a mapping"),
         ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: it holds no object, so there is nothing to judge"),
-        ("apiVersion: v1\nkind: List\nitems:", "m.yaml: it holds no object"),
-        ("---\n---\n# a\n", "m.yaml: it holds no object"),
-        ("apiVersion: v1\nkind: List\nitems: 5", "items: must be a list, is a number"),
         ("apiVersion: v1\nkind: List\nitems: [5]", "item 1: an object is a mapping"),
-        ("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List, items: []}]", "not another list"),
         ("a: 1\na: 2", "document 1: line 2, column 1: the key 'a' is written twice"),
         (b"\xff", "it is not UTF-8 text: "),
         (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
@@ -127,15 +99,6 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path, encoding: str) -> None:
     assert [each.kind for each in load_text(tmp_path, text.encode(encoding))] == ["Pod", "Service"]
 
 
-def test_objects_of_json_stand_one_behind_the_other(tmp_path: Path) -> None:
-    each = '{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{}"}}}}'
-    found = load_text(tmp_path, each.format("a") + "\n" + each.format("b"))
-    assert [str(manifest.origin).rpartition("m.yaml")[2] for manifest in found] == [
-        ", document 1: Pod/a",
-        ", document 2: Pod/b",
-    ]
-
-
 def test_a_text_that_only_looks_like_a_number_is_a_text(tmp_path: Path) -> None:
     head = "apiVersion: v1\nkind: Pod\nmetadata: {annotations: {checksum/config: %s}}\n"
     (manifest,) = load_text(tmp_path, head % "12e45678")
@@ -158,27 +121,3 @@ def origin(name: str, file: str = "a.yaml", document: int = 1) -> Origin:
 def test_what_is_said_of_several_objects_is_said_once() -> None:
     notes = [Note("old", origin("p")), Note("odd", origin("p")), Note("old", origin("q", document=2)), Note("free")]
     assert told_together(notes) == ["a.yaml: Pod/p, Pod/q: old", "a.yaml, document 1: Pod/p: odd", "free"]
-
-
-def test_files_are_told_apart_and_many_objects_are_counted() -> None:
-    notes = [Note("old", origin(f"p{number}")) for number in range(7)] + [Note("old", origin("p", "b.yaml"))]
-    assert told_together(notes) == [
-        "a.yaml: Pod/p0, Pod/p1, Pod/p2, Pod/p3, Pod/p4 and 2 more: old",
-        "b.yaml, document 1: Pod/p: old",
-    ]
-    assert told_together([Note("same"), Note("same")]) == ["same"]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"apiVersion": "v1", "kind": "Pod"}' * 3, "it holds more than 2 documents"),
-        ("{apiVersion: v1, kind: List, items: [0, 0, 0]}", "items: 3 objects are more than the 2 that a list may hold"),
-    ],
-)
-def test_a_file_holds_a_bounded_number_of_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
-) -> None:
-    monkeypatch.setattr(manifests, "MOST_OBJECTS", 2)
-    with pytest.raises(ManifestError, match=said):
-        load_text(tmp_path, text)

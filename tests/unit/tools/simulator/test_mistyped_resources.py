@@ -3,7 +3,7 @@
 import pytest
 
 from gputile.api.core import Node, NodeStatus
-from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
 from gputile.tools.simulator.fields import MistypedResources
 
 
@@ -36,15 +36,3 @@ def test_hamis_names_are_told_of_a_pod_that_runs() -> None:
 @pytest.mark.parametrize("name", [*GPU_RESOURCES, "cpu", "hugepages-2Mi", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_a_name_that_is_right_or_of_something_else_is_not(name: str) -> None:
     assert told(name) == []
-
-
-def test_what_nodes_offer_is_right() -> None:
-    assert told("aliyun.com/gpu-memm", offered=("aliyun.com/gpu-memm",)) == []
-
-
-def test_what_no_pod_asks_for_is_not_meant() -> None:
-    assert f"did you mean {GPU_COUNT}?" not in str(told("aliyun.com/gpu-counts", offered=(GPU_COUNT,)))
-
-
-def test_a_name_is_told_once() -> None:
-    assert len(told("nvidia.com/gpus", "nvidia.com/gpus")) == 1

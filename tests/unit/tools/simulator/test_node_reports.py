@@ -29,8 +29,7 @@ from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_resource, serves
-from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
+from gputile.tools.simulator.node_reports import NodeReport, Subject, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
@@ -92,26 +91,6 @@ def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
     assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
 
 
-def test_what_no_node_could_ever_take_needs_another_node() -> None:
-    _, reports, changes = explained(pod("new", mem=16), [machine("n1")], [])
-    assert reports[0].unresolvable
-    assert [remedy.change for remedy in changes] == [
-        "pod default/new asks for no more than 15 GiB (aliyun.com/gpu-mem: 15)",
-        "a node with one GPU of 16 GiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
-        "ack.node.gpu.schedule=share or ack.node.gpu.schedule=mps",
-    ]
-
-
-def test_whole_gpus() -> None:
-    asked = pod("new", asks={"nvidia.com/gpu": 3})
-    subject, _, changes = explained(asked, [machine("n1", "default")], [])
-    assert asks(subject.request) == "asks for 3 of nvidia.com/gpu"
-    assert [remedy.change for remedy in changes] == [
-        "pod default/new asks for no more than 2 of nvidia.com/gpu",
-        "a node with 3 GPUs comes, labelled ack.node.gpu.schedule=default",
-    ]
-
-
 def test_gates_are_named_with_the_gang_behind_them() -> None:
     labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "4"}
     gated = Pod(
@@ -126,36 +105,6 @@ def test_gates_are_named_with_the_gang_behind_them() -> None:
 
 amounts = st.integers(min_value=1, max_value=17)
 held = st.lists(st.tuples(st.integers(0, 1), amounts, st.sampled_from(("a", "b")), st.integers(0, 3)), max_size=8)
-
-
-@given(
-    st.sampled_from(("cgpu", "share", "core_mem", "mps", "default")), held, amounts, st.sampled_from((0, 25, 100)),
-    st.integers(1, 2),
-)  # fmt: skip
-def test_what_is_said_of_a_gpu_is_what_decides_of_it_and_each_change_is_enough(
-    mode: str, taken: list[tuple[int, int, str, int]], mem: int, core: int, count: int
-) -> None:
-    nodes = [machine("n1", mode), machine("n2", mode, 1)]
-    pods = [
-        bound(f"p{i}", "n1", units, gpu, namespace=namespace, core=5 * percent)
-        for i, (gpu, units, namespace, percent) in enumerate(taken)
-    ]
-    more = {"core": core * count} if core else {}
-    subject, reports, changes = explained(pod("new", mem=mem * count, count=count, asks=more), nodes, pods)
-    request = subject.request
-    assert request is not None
-    shape, group = request.shape, subject.ledger.group_number(request.shape.trust_group)
-    for name in ("n1", "n2"):
-        state = subject.engine.state(name)
-        assert state is not None
-        if serves(state.serving_mode, shape) and same_resource(state.info, shape):
-            for gpu in state.gpus:
-                lacking = list(gpu_shortages(gpu, shape, state.info, group))
-                assert (not lacking) == gpu_fits(gpu, shape, state.info, group)
-                assert all(shortage.text for shortage in lacking)
-    fitting = [report.name for report in reports if report.fits]
-    assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
-    assert bool(changes) == (not fitting)
 
 
 def demanding(asked: Pod, **spec: object) -> Pod:
@@ -253,34 +202,6 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
     ]
 
 
-def test_all_that_stands_against_a_node_is_named() -> None:
-    closed = labelled(machine("n1"), {}, cordoned=True, tainted=True)
-    _, _, changes = explained(pod("new", mem=10), [closed], [])
-    assert changes[0] == Remedy(
-        'kube-scheduler\'s reasons "node(s) were unschedulable" and "node(s) had untolerated taint {team: a}" are '
-        "resolved; the GPUs there have enough free",
-        ["n1"],
-    )
-
-
-def test_a_pod_of_an_old_unit_is_told_to_be_created_anew_and_of_no_node_that_would_not_take_it() -> None:
-    old = pod("old", mem=16, annotations={MEMORY_UNIT_ANNOTATION: "128"})
-    _, _, changes = explained(old, [machine("n1")], [])
-    assert changes == [
-        Remedy("pod default/old is deleted and created anew, asking for 2 GiB (aliyun.com/gpu-mem: 2)", ["n1"]),
-    ]
-
-
-def test_what_a_pod_needs_beside_being_created_anew_is_said_with_it() -> None:
-    old = pod("old", mem=80, annotations={MEMORY_UNIT_ANNOTATION: "128"})
-    _, _, changes = explained(old, [machine("n1")], [bound("a", "n1", 8, 0), bound("b", "n1", 9, 1)])
-    anew = "pod default/old is deleted and created anew, asking for 10 GiB (aliyun.com/gpu-mem: 10), and "
-    assert [remedy.change.removeprefix(anew) for remedy in changes][:2] == [
-        "pod default/old asks for no more than 7 GiB (aliyun.com/gpu-mem: 7)",
-        "pod default/a ends, or moves to another node",
-    ]
-
-
 def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:
     """It does not tolerate the taint of GPU nodes, and nobody adds that to a pod that is there."""
     tainted = msgspec.structs.replace(
@@ -290,15 +211,3 @@ def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:
     changes = remedies(subject, subject.reports())
     assert Remedy("pod default/early is deleted and created anew", ["n1"]) in changes
     assert not any("a node with" in remedy.change for remedy in changes), "that would be tainted too"
-
-
-def test_a_pod_that_another_scheduler_has_is_to_be_created_anew() -> None:
-    ours = msgspec.structs.replace(CONFIGURATION, scheduler_name="gputile-scheduler")
-    early = admitted(pod("early", mem=2))
-    subject = Subject(early, [machine("n1")], [], ours, 0)
-    assert "gputile-scheduler, which knows the GPUs, does not look at it" in (left_to_others(early, ours) or "")
-    assert remedies(subject, subject.reports()) == [
-        Remedy("pod default/early is deleted and created anew", ["n1"]),
-    ]
-    assert left_to_others(demanding(early, scheduler_name="gputile-scheduler"), ours) is None
-    assert left_to_others(pod("plain"), ours) is None

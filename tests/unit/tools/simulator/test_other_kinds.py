@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.well_known import WHOLE_GPU
 from gputile.cli.app import app
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, write
-from tests.unit.tools.simulator.manifests import JOB, Json, changed, pod_template
+from tests.unit.tools.simulator.manifests import Json, changed, pod_template
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -73,18 +72,12 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
     ("body", "names"),
     [
         (PYTORCH, ["w-master-0", "w-worker-0", "w-worker-1"]),
-        (of_kind("kubeflow.org/v1", "TFJob", {"tfReplicaSpecs": replicas("tensorflow", PS=1)}), ["w-ps-0"]),
-        (of_kind("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas("c", Worker=1)}), ["w-worker-0"]),
         (JOB_SET, ["w-driver-0", *(f"w-workers-{i}" for i in range(4))]),
         (
             changed(JOB_SET, "spec.replicatedJobs.1.template.spec.parallelism", 8),
             ["w-driver-0", *(f"w-workers-{i}" for i in range(4))],
         ),
         (of_kind("ray.io/v1", "RayCluster", RAY), ["w-head", *(f"w-small-{i}" for i in range(4))]),
-        (
-            of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY}),
-            ["w-head", *(f"w-small-{i}" for i in range(4))],
-        ),
         (GROUPS, ["w-0", "w-1", *(f"w-worker-{i}" for i in range(4))]),
         (ROLLOUT, ["w-0", "w-1"]),
         (
@@ -122,7 +115,6 @@ def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> 
             changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
             r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
         ),
-        (changed(PYTORCH, "metadata", {}), "metadata.name: Required value"),
         (changed(PYTORCH, "metadata", []), "metadata: must be a mapping, is a list"),
         (
             changed(GROUPS, "metadata.annotations", {"leaderworkerset.sigs.k8s.io/exclusive-topology": "zone"}),
@@ -170,22 +162,6 @@ def test_a_suspended_one_makes_no_pods_in_a_cluster(tmp_path: Path, body: Json, 
     new = expanded(tmp_path, suspended)
     assert len(new.pods) == len(expanded(tmp_path, body).pods)
     assert any("judged as if it were resumed" in note.text for note in new.notes)
-
-
-def test_a_suspended_one_is_judged(tmp_path: Path) -> None:
-    suspended = changed(JOB_SET, "spec.suspend", True)
-    path = "spec.replicatedJobs.0.template.spec.template.spec"
-    with pytest.raises(ManifestError, match=r"template.spec.template.spec.toleration: unknown field"):
-        expanded(tmp_path, changed(suspended, f"{path}.toleration", []))
-    seeing_all = [{"name": "c", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
-    with pytest.raises(ManifestError, match="NVIDIA_VISIBLE_DEVICES"):
-        expanded(tmp_path, changed(suspended, f"{path}.containers", seeing_all))
-
-
-def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:
-    leader = changed(TEMPLATE, "metadata.labels.app", "leader")
-    found = expanded(tmp_path, changed(GROUPS, "spec.leaderWorkerTemplate.leaderTemplate", leader)).pods
-    assert [pod.metadata.labels["app"] for pod in found] == ["leader"] * 2 + ["x"] * 4
 
 
 MORE = """
@@ -244,11 +220,6 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
 
 
-def test_two_kinds_of_one_name_are_two_objects(tmp_path: Path) -> None:
-    volcano = of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "t", "template": TEMPLATE}]})
-    assert len(expand(load_text(tmp_path, f"{json.dumps(volcano)}\n{json.dumps(JOB)}"), []).pods) == 2
-
-
 GPU = "{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}"
 
 
@@ -265,13 +236,6 @@ def told(expansion: Expansion) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "spec", "names", "said"),
     [
-        pytest.param(
-            "serving.kserve.io/v1beta1/InferenceService",
-            f"{{predictor: {{minReplicas: 2, tolerations: [{{operator: Exists}}], model: {{resources: {GPU}}}}}}}",
-            ["x-model-0", "x-model-1"],
-            ["2 pods of spec.predictor.model (spec.predictor.minReplicas), nvidia.com/gpu: 1"],
-            id="KServe's model",
-        ),
         pytest.param(
             "serving.kserve.io/v1beta1/InferenceService",
             f"{{predictor: {{minReplicas: 0, containers: [{{name: c, image: i, resources: {GPU}}}]}}}}",
@@ -298,13 +262,6 @@ def told(expansion: Expansion) -> list[str]:
             id="specs without metadata",
         ),
         pytest.param(
-            "trainer.kubeflow.org/v1alpha1/TrainJob",
-            f"{{trainer: {{numNodes: 2, image: i, resourcesPerNode: {GPU}}}}}",
-            ["x-trainer-0", "x-trainer-1"],
-            ["2 pods of spec.trainer (spec.trainer.numNodes), nvidia.com/gpu: 1"],
-            id="TrainJob",
-        ),
-        pytest.param(
             "argoproj.io/v1alpha1/Workflow",
             f"{{templates: [{{name: a, nodeSelector: {{a: b}}, container: {{image: i, resources: {GPU}}}}}, "
             "{name: b, steps: []}]}",
@@ -325,21 +282,6 @@ def told(expansion: Expansion) -> list[str]:
             id="a workload within another object",
         ),
         pytest.param(
-            "example.com/v1/Grid",
-            f"{{rows: [{{replicas: 2, template: {{spec: {{parallelism: 2, template: {{spec: {{containers: "
-            f"[{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}]}}",
-            [f"x-rows-{number}" for number in range(4)],
-            ["4 pods of spec.rows[0].template.spec.template (spec.rows[0].replicas x spec.rows[0].template.spec.p"],
-            id="replicas of replicas",
-        ),
-        pytest.param(
-            "apps.nvidia.com/v1alpha1/NIMService",
-            f"{{replicas: 1, image: {{repository: r, tag: t}}, nodeSelector: {{a: b}}, resources: {GPU}}}",
-            ["x-0"],
-            ["1 pod of spec (spec.replicas), nvidia.com/gpu: 1"],
-            id="a container that is the whole spec",
-        ),
-        pytest.param(
             "serving.kserve.io/v1alpha1/ServingRuntime",
             f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}",
             [],
@@ -352,13 +294,6 @@ def told(expansion: Expansion) -> list[str]:
             [],
             ["has no template of pods and asks for no GPU: it makes no pods here"],
             id="a bound",
-        ),
-        pytest.param(
-            "monitoring.coreos.com/v1/ServiceMonitor",
-            "{endpoints: [{port: metrics}], selector: {matchLabels: {nvidia.com/gpu: '1x'}}}",
-            [],
-            ["has no template of pods and asks for no GPU: it makes no pods here"],
-            id="no pods",
         ),
         pytest.param(
             "monitoring.coreos.com/v1/Prometheus",
@@ -377,13 +312,6 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
     assert all(text.startswith(begin) for text, begin in zip(found, said, strict=True)), found
 
 
-def test_what_decides_where_a_pod_goes_may_stand_beside_its_container(tmp_path: Path) -> None:
-    spec = f"{{predictor: {{nodeSelector: {{a: b}}, model: {{resources: {GPU}, env: 1}}}}}}"
-    (pod,) = by_shape(tmp_path, "serving.kserve.io/v1beta1/InferenceService", spec).pods
-    assert (pod.spec.node_selector, pod.metadata.namespace) == ({"a": "b"}, "team")
-    assert pod.spec.containers[0].resources.limits == {WHOLE_GPU: 1}
-
-
 @pytest.mark.parametrize(
     ("kind", "spec", "where"),
     [
@@ -398,7 +326,6 @@ def test_what_decides_where_a_pod_goes_may_stand_beside_its_container(tmp_path: 
             "w.resources.limits",
         ),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
-        ("example.com/v1/Training", "{perWorker: {nvidia.com/mig-1g.5gb: 2}}", "spec.perWorker"),
     ],
 )
 def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:

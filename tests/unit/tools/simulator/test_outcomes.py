@@ -1,7 +1,5 @@
 """What became of each workload, in words, and pods that have no place for one reason."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 
@@ -80,15 +78,3 @@ def test_the_workload_of_a_pod(found: Pod, name: str) -> None:
 def test_what_a_pod_gets(allocation: Allocation | None, gets: str) -> None:
     (found,) = workload_outcomes([PodOutcome(pod("p", mem=1), "n", allocation, "")])
     assert list(found.gets) == [gets]
-
-
-def test_pods_are_counted_by_node_and_by_reason() -> None:
-    pods = [owned(pod(f"p{number}"), "StatefulSet", "db") for number in range(5)]
-    nodes = ["a", "b", "a", None, None]
-    told = [PodOutcome(each, node, None, "" if node else "full") for each, node in zip(pods, nodes, strict=True)]
-    alone, found = workload_outcomes([PodOutcome(pod("q"), "a", None, ""), *told])
-    assert (alone.owner, list(alone.gets)) == (("", "Pod", "default", "q"), ["no GPU"])
-    assert (found.nodes, found.placed, found.pods) == (Counter({"a": 2, "b": 1}), 3, 5)
-    assert {why: [each.metadata.name for each in those] for why, those in found.refused.items()} == {
-        "full": ["p3", "p4"]
-    }

@@ -50,11 +50,3 @@ def test_pods_that_name_no_class_get_the_default_one(tmp_path: Path) -> None:
     assert [pod.spec.priority for pod in loaded(tmp_path, POD, default).pending] == [7]
     (pod,) = loaded(tmp_path, POD, changed(default, "preemptionPolicy", "Never")).pending
     assert pod.spec.preemption_policy == "Never"
-
-
-def test_the_classes_of_a_cluster_may_be_in_the_files(tmp_path: Path) -> None:
-    printed = changed(
-        changed(CLASS, "metadata", {"name": "system-node-critical", "uid": "a-b"}), "value", 2_000_001_000
-    )
-    pods = loaded(tmp_path, of_class(POD, "system-node-critical"), printed).pending
-    assert [pod.spec.priority for pod in pods] == [2_000_001_000]

@@ -1,21 +1,24 @@
-"""Makes the pods of a workload from its template: names, UIDs, owner, and controller labels.
+"""Makes what a cluster generates: names and UIDs, and the pods of a workload with the labels of its controller.
 
-Affinities and topology spread refer to these labels, so a rule on a Job's name or a set's index means the same here.
+All of it is the same in every run. Affinities and topology spread refer to the labels, so a rule on a Job's name or a
+set's index means the same here.
 Source: k8s.io/api (apps/v1, batch/v1, types.go) for the names; registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for who sets them.
 
 The pods share the spec of the template: replace a spec to change it, and never write into it.
 """
 
-from collections.abc import Mapping
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from gputile.api.core import ObjectMeta, OwnerReference, Pod, PodSpec
-from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.names import make_uid, revision, suffixes
+from gputile.api.wording import broken_subdomain
+from gputile.tools.simulator.manifests import Manifest, Origin
 
 TEMPLATE_HASH: Final = "pod-template-hash"  # Deployment
 REVISION_HASH: Final = "controller-revision-hash"  # StatefulSet, DaemonSet
@@ -23,37 +26,78 @@ TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
 POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed Job: a label, and an annotation
-REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"  # PyTorchJob and its like
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+_SUFFIXES = len(_ALPHABET) ** 5
+_LONGEST_PREFIX = 58  # characters of a generateName that the API server keeps
+_UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 
-def common_labels(kind: str, owner: ObjectMeta, template: Pod, manual_selector: bool) -> dict[str, str]:
+def make_uid(kind: str, namespace: str, name: str) -> str:
+    """Return the UID of an object that has none: the same for the same name."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
+def suffixes(seed: str) -> Callable[[int], str]:
+    """Return a function from a pod's number to five characters, distinct for distinct numbers."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
+    offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
+    step += step % 3 == 0  # no common factor with 27**5: every number gets its own suffix
+
+    def suffix(number: int) -> str:
+        value, text = (offset + number * step) % _SUFFIXES, ""
+        for _ in range(5):
+            value, digit = divmod(value, len(_ALPHABET))
+            text += _ALPHABET[digit]
+        return text
+
+    return suffix
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """Return the name that an object without one gets from its ``generateName``."""
+    return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
+
+
+def revision(content: bytes) -> str:
+    """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
+    return hashlib.sha256(content).hexdigest()[:10]
+
+
+def make_gpu_uuid(node: str, index: int) -> str:
+    """Return the UUID of a described node's GPU, in NVIDIA's form: the same for the same node and index."""
+    return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
+
+
+def check_name(origin: Origin, path: str, name: str) -> None:
+    """Check that Kubernetes accepts ``name`` for an object.
+
+    Raises:
+        ManifestError: it is not.
+    """
+    if why := broken_subdomain(name):
+        raise origin.error(path, why)
+
+
+def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
     """Return the labels of every pod of a workload: those of its template, and those of its controller.
 
-    A Job that selects its pods by hand (``manual_selector``) gives them no labels of its own. A CronJob's pods have
-    those of the Job that it makes.
+    A CronJob's pods have those of the Job that it makes.
     """
-    labels = dict(template.metadata.labels)
-    digest = revision(msgspec.json.encode(template))
+    labels, digest = dict(template.metadata.labels), revision(msgspec.json.encode(template))
     if kind == "Deployment":
-        labels[TEMPLATE_HASH] = digest
-    elif kind == "StatefulSet":
-        labels[REVISION_HASH] = f"{owner.name}-{digest}"
-    elif kind == "DaemonSet":
-        labels |= {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
-    elif kind == "Job" and not manual_selector:
-        return _of_job(owner.name, owner.uid, labels)
-    elif kind == "CronJob" and not manual_selector:
-        name = f"{owner.name}-{int(digest.encode().hex(), 16) % 10**8:08}"  # a cluster writes the minutes since 1970
-        return _of_job(name, make_uid("Job", owner.namespace, name), labels)
+        return labels | {TEMPLATE_HASH: digest}
+    if kind == "StatefulSet":
+        return labels | {REVISION_HASH: f"{owner.name}-{digest}"}
+    if kind == "DaemonSet":
+        return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
+    if kind in ("Job", "CronJob"):
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a cluster writes the minutes since 1970
+        uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
+        return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels
-
-
-def _of_job(name: str, uid: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a Job's labels; the labels of its template take precedence."""
-    return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | dict(labels)
 
 
 class PodMaker:
