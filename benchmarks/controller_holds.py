@@ -40,8 +40,7 @@ from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, Rounds
+from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName

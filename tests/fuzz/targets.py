@@ -23,7 +23,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.well_known import INVENTORY_ANNOTATION
-from gputile.controlplane.controller.node_diagnosis import diagnose
+from gputile.controlplane.controller.node_reconciler import diagnose
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
 from gputile.core.admission.verdict import encode_patch, message
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, encode_allocation
@@ -42,10 +42,10 @@ from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,
     Assignment,
-    AssignmentError,
     GpuClaim,
-    decode_assignment,
-    encode_assignment,
+    LineError,
+    decode_line,
+    encode_line,
 )
 from gputile.node.isolation.driver_symbols import NotADriver, functions
 from gputile.node.isolation.usage_file_reader import read_usage
@@ -372,9 +372,9 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "arbiter-usage": Target(
-        agent_messages.decode_usage,
-        (agent_messages.UsageError,),
-        (agent_messages.encode_usage({"/d/a": {"GPU-a": agent_messages.Spent(5, 2)}}),),
+        lambda line: agent_messages.decode_line(line, agent_messages.Used),
+        (agent_messages.LineError,),
+        (agent_messages.encode_line({"/d/a": {"GPU-a": agent_messages.Spent(5, 2)}}),),
     ),
     "usage-file": Target(
         _placed("usage", lambda path: read_usage(path, 2)),
@@ -387,9 +387,9 @@ TARGETS: Mapping[str, Target] = {
         (b"0::/kubepods/pod8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d/" + b"ab" * 32,),
     ),
     "arbiter-assignment": Target(
-        decode_assignment,
-        (AssignmentError,),
-        (encode_assignment(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
+        lambda line: decode_line(line, Assignment),
+        (LineError,),
+        (encode_line(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),

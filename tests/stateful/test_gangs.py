@@ -28,8 +28,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
@@ -793,21 +792,6 @@ def bound_of(machine: Gangs) -> set[str]:
     return {uid for uid, each in machine.server.pods.items() if each.spec.node_name}
 
 
-@pytest.mark.parametrize("what", ["Bindings", "list", "deposed"])
-def test_news_that_come_while_places_are_looked_for_anew(what: str) -> None:
-    """The places end soon, and are taken while the controller plans others."""
-    for step in range(60):
-        machine = Gangs()
-        machine.a_gang_comes(3, 4, 0, 0)
-        machine.the_controller_hears(EVERYTHING)
-        machine.the_controller_acts([], 2)
-        machine.the_controller_hears(EVERYTHING)
-        machine.time_passes(HOLD_SECONDS * 4 // 5)
-        machine.the_controller_acts([], 1, [(step, "Bindings"), (0, what)])
-        machine.everything_settles()
-        assert len(bound_of(machine)) == 3
-
-
 # -- ways that an enemy would take
 
 
@@ -903,49 +887,3 @@ def test_a_node_leaves_while_the_pods_of_a_plan_are_bound(bound: int) -> None:
     at_once(machine.view.node_event(Applied(leaves)))
     machine.everything_settles()
     assert len(bound_of(machine)) == 4
-
-
-@pytest.mark.parametrize("fate", ["answer lost", "never arrived", "late"])
-@pytest.mark.parametrize("jump", [-YEAR, -HOLD_SECONDS, HOLD_SECONDS, YEAR])
-def test_answers_are_lost_all_the_time_and_clocks_jump(fate: str, jump: int) -> None:
-    machine = Gangs()
-    machine.a_gang_comes(3, 4, 0, 0)
-    machine.a_gang_comes(2, 3, 0, 0)
-    for turn in range(8):
-        machine.a_clock_is_set(("controller", "extender")[turn % 2], jump if turn % 4 < 2 else 0)
-        machine.the_controller_acts([fate, "done"] * 4, 1)
-        machine.the_controller_hears(3)
-        machine.time_passes(HOLD_SECONDS // 3)
-        machine.the_extender_hears(2)
-        for uid in sorted(machine.server.pods):
-            if not gated(machine.server.pods[uid]):
-                machine.schedule(uid, slow=turn % 3 == 0)
-        machine.no_gpu_holds_more_than_it_has()
-        machine.server.late_writes_are_executed()
-    machine.everything_settles()
-    assert len(bound_of(machine)) in (2, 3), "one of both fits, whole"
-
-
-def test_a_gang_of_higher_priority_comes_while_gpus_are_kept_for_another_one() -> None:
-    """It takes them over once it has waited for as long, and the planner does not waver between both."""
-    machine = Gangs()
-    machine.pods_come_alone_and_are_bound_at_once(4, 2)
-    machine.a_gang_comes(3, 4, 0, 0)
-    machine.time_passes(PATIENCE_SECONDS + 1)
-    machine.the_controller_hears(EVERYTHING)
-    machine.the_controller_acts([], 1)
-    assert sum(live_hold(each, machine.now_ns) is not None for each in machine.members()) == 2
-    machine.a_gang_comes(2, 4, 0, 0)
-    for uid in [uid for uid in machine.server.pods if uid.startswith("g4")]:
-        urgent = machine.server.pods[uid]
-        machine.server.store(msgspec.structs.replace(urgent, spec=msgspec.structs.replace(urgent.spec, priority=9)))
-    machine.everything_settles()
-    assert bound_of(machine) == {"alone1", "alone2"}
-    machine.time_passes(PATIENCE_SECONDS + 1)
-    machine.everything_settles()
-    assert {"g4-0", "g4-1"} < bound_of(machine)
-    for _ in range(3):
-        version = machine.server.version
-        machine.the_controller_hears(EVERYTHING)
-        machine.the_controller_acts([], 1)
-        assert machine.server.version == version

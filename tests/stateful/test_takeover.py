@@ -348,38 +348,12 @@ TakeOver.TestCase.settings = settings(
 TestTakeOver = TakeOver.TestCase
 
 
-@pytest.mark.parametrize("dies", [True, False])
-def test_bindings_that_are_under_way_when_another_one_takes_over_are_not_executed(dies: bool) -> None:
-    """However late: their pods, which nobody tries again, get another version before anything is decided."""
-    machine = TakeOver()
-    try:
-        machine.begin(stands_still=True, rate=1.0, there_is_a_lease=True)
-        under_way = [(name, Fate.HELD) for name in ("p3", "p4", "p1", "p0")]
-        machine.another_one_takes_over(0, under_way, False, dies, True)
-        machine.nobody_is_wrong()
-    finally:
-        machine.teardown()
-
-
 def test_who_takes_over_knows_what_was_bound_before_though_its_watch_lags() -> None:
     machine = TakeOver()
     try:
         machine.begin(stands_still=True, rate=1.0, there_is_a_lease=True)
         bound_before = [(name, Fate.FINE) for name in ("p3", "p4", "p1", "p0")]
         machine.another_one_takes_over(0, bound_before, True, True, True)
-        machine.nobody_is_wrong()
-    finally:
-        machine.teardown()
-
-
-def test_the_room_of_a_binding_without_an_answer_is_nobody_elses() -> None:
-    """It is executed after all other pods were tried, or never: nobody may know which until the pod was written to."""
-    machine = TakeOver()
-    try:
-        machine.begin(stands_still=True, rate=1.0, there_is_a_lease=True)
-        machine.answers_to_bindings_come_late(0, [Fate.HELD], Fate.FINE, 16.0)
-        machine.nobody_is_wrong()
-        machine.answers_to_bindings_come_late(0, [Fate.HELD] * 3, Fate.UNREACHABLE, 16.0)
         machine.nobody_is_wrong()
     finally:
         machine.teardown()

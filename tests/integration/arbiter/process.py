@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
 from gputile.node.arbiter.protocol import SOCKET
 from tests.conftest import HANGS_S
 
@@ -46,7 +46,7 @@ class ArbiterProcess:
 
     def send(self, assignment: Assignment) -> None:
         self._last = assignment
-        self.send_raw(encode_assignment(assignment))
+        self.send_raw(encode_line(assignment))
 
     def send_raw(self, text: bytes) -> None:
         assert self._process.stdin is not None

@@ -32,13 +32,12 @@ async def test_a_directory_that_is_made_anew_has_a_socket_again(tmp_path: Path) 
     directory.mkdir()
     arbiter, before, loop = Arbiter(), sockets(), asyncio.get_running_loop()
     arbiter.assign(Assignment((AssignedContainer(str(directory), (GpuClaim(GPU),)),)))
-    assert arbiter.listen()
     shutil.rmtree(directory)
-    assert not arbiter.listen()
+    arbiter.listen()
     assert sockets() <= before
     directory.mkdir()
     (directory / SOCKET).touch()
-    assert arbiter.listen()
+    arbiter.listen()
     assert len(sockets() - before) == 1
     with socket.socket(socket.AF_UNIX) as peer:
         peer.setblocking(False)

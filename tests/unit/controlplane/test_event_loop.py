@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.controller.rounds import UpdateQueue
 from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once, taking_turns
 
 
@@ -42,28 +42,11 @@ async def test_nothing_more_is_asked_where_nothing_is_answered() -> None:
 
 
 @pytest.mark.anyio
-async def test_all_are_asked_as_long_as_it_does_not_give_up() -> None:
-    answers = Answers(refused=set(range(200)))
-    assert len(await several_at_once(range(200), answers, lambda: False)) == 200
-    assert len(answers.asked) == 200
-
-
-@pytest.mark.anyio
 async def test_each_item_has_its_answer() -> None:
     answers = Answers(refused={3})
     assert (await for_each(answers, range(50))).count(True) == 49
     assert sorted(answers.asked) == list(range(50))
     assert answers.most == AT_ONCE
-
-
-@pytest.mark.anyio
-async def test_an_error_comes_as_it_is() -> None:
-    async def fails(item: int) -> bool:
-        raise LookupError(item)
-
-    for work in (for_each(fails, range(3)), several_at_once(range(3), fails)):
-        with pytest.raises(LookupError):
-            await work
 
 
 @pytest.mark.anyio

@@ -12,8 +12,8 @@ from gputile.api.well_known import POD_GROUP_LABEL
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
-from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.gang_membership import GangName
+from gputile.core.ledger.events import Confirmed
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
@@ -122,22 +122,6 @@ def test_budgets_and_pods_come_and_go() -> None:
     assert budgets.violations([], uids(0)) == 0
 
 
-def test_only_pods_that_hold_gpus_are_remembered() -> None:
-    ledger = ledger_of(gpu_node("a"))
-    budgets = EvictablePods(lambda uid: ledger.booking(uid) is not None)
-    feed = Informer(ledger, lambda _: None, (budgets,))
-    plain, waiting = held("plain"), held("waiting")
-    plain.spec.containers[0].resources.limits = {}
-    waiting.spec.node_name = ""
-    for pod in (held("p"), plain, waiting):
-        feed.pods(Applied(pod))
-    assert len(budgets.facts) == 1
-    feed.pods(Replaced([held("q")], [UnreadableObject("default", "p", "uid-p", "nonsense")]))
-    assert len(budgets.facts) == 2
-    feed.pods(Deleted(held("p")))
-    assert len(budgets.facts) == 1
-
-
 @pytest.mark.anyio
 @pytest.mark.requirement("B5")
 async def test_what_preempt_adds_counts_b5() -> None:
@@ -145,6 +129,7 @@ async def test_what_preempt_adds_counts_b5() -> None:
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
+        ledger.apply(Confirmed(f"uid-p{i}"))
     engine, cluster, clock = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1)
     verbs = ExtenderHandlers(
         engine,
@@ -226,13 +211,6 @@ def test_pods_of_a_namespace_with_very_many_budgets_are_guarded() -> None:
     few, many = ([budget(9, none, name=f"b{number}") for number in range(count)] for count in (9, 300))
     assert budgets_of(*few).budget("uid-p0") is None
     assert budgets_of(*many).budget("uid-p0") == EvictionBudget(("default", "b0"), 0)
-
-
-def test_a_snapshot_of_budgets_stays_as_it_is() -> None:
-    budgets = budgets_of(budget(2))
-    kept = budgets.snapshot()
-    budgets.budget_event(Deleted(budget(2)))
-    assert (budgets.budget("uid-p0"), kept.budget("uid-p0")) == (None, EvictionBudget(("default", "b"), 2))
 
 
 def test_a_snapshot_of_bound_pods_stays_as_it_is() -> None:

@@ -161,24 +161,6 @@ async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> No
         assert scene.holder == ""
 
 
-@pytest.mark.anyio
-async def test_the_only_replica_that_stops_while_it_lists_does_not_act() -> None:
-    listing, over = asyncio.Event(), asyncio.Event()
-
-    async def list_for_long(_: bool) -> None:
-        listing.set()
-        await over.wait()
-
-    election = SoleReplica(list_for_long)
-    leading = asyncio.create_task(election.lead())
-    await listing.wait()
-    await election.resign(release=True)
-    over.set()
-    with pytest.raises(NotReady):
-        await leading
-    assert not election.leads()
-
-
 class Replica:
     """A gate on a real Lease, which counts how often it listed anew, and fenced earlier Bindings off."""
 
@@ -224,25 +206,6 @@ async def on_stage() -> AsyncIterator[Scene]:
 
 
 @pytest.mark.anyio
-async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-
-        async def slow_list(_: bool) -> None:
-            """Another one takes over and decides meanwhile, and gives the Lease back."""
-            first.catch_up = first.list
-            assert not await second.admitted()
-            scene.time += LEASE_S + MARGIN_S
-            assert await second.admitted()
-            await second.election.resign(release=True)
-
-        first.catch_up = slow_list
-        assert not await first.admitted()
-        assert await first.admitted()
-        assert first.listed == 1, "and that one was begun after the other's last decision"
-
-
-@pytest.mark.anyio
 async def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() -> None:
     async with on_stage() as scene:
         assert await Replica(scene, "pod-0").admitted()
@@ -250,22 +213,6 @@ async def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() 
         assert await restarted.admitted()
         assert restarted.listed == 1
         assert restarted.fenced == [True], "the one before may have left a Binding under way"
-
-
-@pytest.mark.anyio
-async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_does_not() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        assert first.fenced == [False], "nobody had held the Lease"
-        await first.election.resign(release=True)
-        assert await second.admitted()
-        assert second.fenced == [False]
-        third = Replica(scene, "third")
-        assert not await third.admitted()
-        scene.time += LEASE_S + MARGIN_S
-        assert await third.admitted()
-        assert third.fenced == [True]
 
 
 @pytest.mark.anyio

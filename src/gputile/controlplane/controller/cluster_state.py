@@ -18,8 +18,7 @@ from gputile.api.well_known import (
     MIRROR_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.controller.gang_members import GangMembers
-from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of

@@ -20,12 +20,10 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_diagnosis import SilentNodes, units_in_force
-from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes, units_in_force
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, Rounds
+from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection

@@ -3,28 +3,148 @@
 The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps plain pods off GPU nodes (G7). One that is there already
 stays as it is. One that the controller set is remembered in an annotation of the node, by the same write, and only such
 a one is removed again.
+
+The condition says what is wrong with a GPU node that its own agent cannot tell, as it is absent or silent. The agent
+itself says what it holds back or refuses (modes, units, GPUs, drivers). Where it is silent its inventory stays on the
+node, while the kubelet, which noticed that the device plugin is gone, offers nothing. That is seen from the Node object
+alone, without any clock of the agent's.
 """
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node
+from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
+from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
+    CONDITION_PREFIX,
     GPU_CORE,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODES,
     TAINTED_ANNOTATION,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    Mode,
 )
+from gputile.api.wording import nearest
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
-from gputile.controlplane.controller.node_diagnosis import NodeDiagnosis, condition_patch, diagnose
-from gputile.controlplane.controller.queues import WorkQueue
-from gputile.core.devices.inventory import InventoryError, decode_inventory
-from gputile.kube.errors import Invalid, NotFound
+from gputile.controlplane.event_loop import for_each
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
+from gputile.core.ledger.ledger import Ledger
+from gputile.kube.errors import Invalid, KubeError, NotFound
+from gputile.kube.timing import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDiagnosis:
+    """What is wrong: a reason, and a sentence. ``at_once``: report now; waiting cannot clear it."""
+
+    reason: ConditionReason
+    message: str
+    at_once: bool = False
+
+
+def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
+    """Return what is wrong with a node that its agent does not tell, None where nothing is."""
+    text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+    label = node.metadata.labels.get(MODE_LABEL)
+    if text is None:
+        return None if label is None or _has_spoken(node) else _no_agent(label)
+    try:
+        inventory = decode_inventory(text)
+    except InventoryError as error:
+        return NodeDiagnosis(
+            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True
+        )
+    mode = inventory.mode or label or Mode.EXCLUSIVE.value
+    if mode not in MODES and inventory.mode:
+        return NodeDiagnosis(
+            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True
+        )
+    if mode not in MODES:
+        return _no_agent(mode)
+    return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
+
+
+def _has_spoken(node: Node) -> bool:
+    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out GPUs."""
+    return any(
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
+    )
+
+
+def _no_agent(label: str) -> NodeDiagnosis:
+    if label not in MODES:
+        message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
+        return NodeDiagnosis(ConditionReason.INVALID_LABEL, message, at_once=True)
+    return NodeDiagnosis(
+        ConditionReason.NO_AGENT,
+        f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
+        f"there, or it rests since it finds no NVIDIA GPU",
+    )
+
+
+def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> NodeDiagnosis | None:
+    expected = {name: n for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n}
+    if not expected or any(count_of(node.status.allocatable, resource) for resource in expected):
+        return None
+    healthy = sum(gpu.healthy for gpu in inventory.gpus)
+    return NodeDiagnosis(
+        ConditionReason.NOTHING_OFFERED,
+        f"the node's agent reported {healthy} GPUs in mode {mode.value}, and its kubelet offers no {min(expected)}: "
+        f"the agent does not run, or its device plugin is not registered",
+    )
+
+
+def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> dict[str, Any] | None:
+    """Return the strategic merge patch of the node's status that says what was found; None where it is said already.
+
+    A node that never had the condition is not given one that says that all is well.
+    """
+    silent = ConditionType.AGENT_SILENT
+    if found is not None:
+        wanted = node_condition(silent, "True", found.reason, found.message)
+    elif any(each.type == silent for each in node.status.conditions):
+        wanted = node_condition(silent, "False", ConditionReason.AGENT_HEARD, "")
+    else:
+        return None
+    changed = changed_conditions(node.status.conditions, [wanted], now)
+    return {"status": {"conditions": changed}} if changed else None
+
+
+def units_in_force(ledger: Ledger) -> Counter[int]:
+    """Return how many GPU nodes have which memory unit in force, in MiB: how far a new unit has come."""
+    infos = (info for _, info in ledger.nodes() if info.inventory.gpus)
+    return Counter(info.inventory.unit_mib or info.configured_unit_mib for info in infos)
+
+
+class SilentNodes:
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent, as seen whenever metrics are read."""
+
+    def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
+        self._nodes, self._unix_time = nodes, unix_time
+        self._since: dict[str, float] = {}
+
+    def since(self) -> list[float]:
+        """Return since when each silent node has been silent, Unix time in seconds."""
+        now, silent = self._unix_time(), ConditionType.AGENT_SILENT
+        self._since = {
+            name: self._since.get(name, now)
+            for name, node in self._nodes.items()
+            if any(each.type == silent and each.status == "True" for each in node.status.conditions)
+        }
+        return list(self._since.values())
+
 
 EFFECT = "NoSchedule"
 _OURS_ALONE = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU)
@@ -76,6 +196,63 @@ def _remember(node: Node) -> dict[str, Any]:
 
 def _add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
+
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(first=0.2, longest=60.0)
+
+
+class WorkQueue:
+    """Calls ``work`` with every key that is added; a key added while it is worked on is worked on once more.
+
+    After a ``KubeError`` another attempt may succeed, whatever it was: a conflict, a time-out, an API server
+    that is overloaded or gone.
+    """
+
+    def __init__(self, work: Callable[[str], Awaitable[None]], *, backoff: Backoff = _BACKOFF) -> None:
+        self.failures = 0
+        self._work = work
+        self._backoff = backoff
+        self._due: dict[str, float] = {}  # by key, on the event loop's clock
+        self._added = asyncio.Event()
+        self._failed: dict[str, int] = {}
+
+    def add(self, key: str) -> None:
+        self.add_later(key, 0.0)
+
+    def add_later(self, key: str, seconds: float) -> None:
+        """Have ``key`` worked on after a while; sooner, where that was asked for."""
+        when = asyncio.get_running_loop().time() + seconds
+        if when < self._due.get(key, math.inf):
+            self._due[key] = when
+            self._added.set()
+
+    async def run(self) -> NoReturn:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._added.clear()
+            now = loop.time()
+            due = [key for key, when in self._due.items() if when <= now]
+            for key in due:
+                del self._due[key]
+            await for_each(self._try, due)
+            next_s = min(self._due.values(), default=math.inf) - loop.time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_s if next_s < math.inf else None):
+                    await self._added.wait()
+
+    async def _try(self, key: str) -> None:
+        try:
+            await self._work(key)
+            self._failed.pop(key, None)
+        except KubeError as error:
+            self.failures += 1
+            failed = self._failed.get(key, 0)
+            self._failed[key] = failed + 1
+            pause = max(self._backoff.delay(failed), error.retry_after)
+            log.log(logging.WARNING if failed else logging.INFO, "%s: trying again in %.1f s: %s", key, pause, error)
+            self.add_later(key, pause)
 
 
 class NodeReconciler:

@@ -17,10 +17,10 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.node_backoff import NodeBackoff
-from gputile.controlplane.controller.node_request_events import (
+from gputile.controlplane.controller.node_backoff import (
     BEYOND_MOST,
     LEFT,
+    NodeBackoff,
     NodeRequestEvents,
     Wording,
     refused,

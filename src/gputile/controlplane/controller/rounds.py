@@ -4,12 +4,17 @@ The event loop owns the cluster state, and goes on with what the watches tell wh
 thread reads nothing but a snapshot, which is taken between two updates, so that no list is known to it in part, and
 what the planners remember, which nobody else touches meanwhile. What was planned for pods that have changed since is
 not written; each write holds for the version of its pod that was planned with.
+
+A list of the whole cluster takes many slices of the event loop. Updates that come meanwhile wait, and so does the
+snapshot.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -19,11 +24,49 @@ from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequestRound
-from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import taking_turns
 
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes them
+
+
+class UpdateQueue:
+    """Applies one update after the other."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
+        self._filled = asyncio.Event()
+        self._busy = asyncio.Lock()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def put(self, update: Callable[[], Awaitable[None]]) -> None:
+        self._waiting.append(update)
+        self._empty.clear()
+        self._filled.set()
+
+    async def run(self) -> NoReturn:
+        while True:
+            await self._filled.wait()
+            async for update in taking_turns(self._all()):
+                async with self._busy:
+                    await update()
+            self._filled.clear()
+            self._empty.set()
+
+    async def drained(self) -> None:
+        await self._empty.wait()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep updates waiting for as long as the context lasts."""
+        async with self._busy:
+            yield
+
+    def _all(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        while self._waiting:
+            yield self._waiting.popleft()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
-"""Keeps the pods that kube-scheduler found no node for, and placeholders."""
+"""Keeps the pods that kube-scheduler found no node for, placeholders, and the pods of gangs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import POD_SCHEDULED, Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu
-from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.reservation import reservation_of
 
@@ -62,3 +65,98 @@ class WaitingPods:
         refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
         alone = not self._configuration.admission.gangs or gang_of(pod) is None
         return refused and alone and not pod.spec.scheduling_gates and asks_for_gpu(pod)
+
+
+@dataclass(slots=True)
+class _Members:
+    """Pods of one gang by UID: those that have not finished, and those that have succeeded."""
+
+    alive: dict[str, Pod] = field(default_factory=dict)
+    succeeded: dict[str, Pod] = field(default_factory=dict)
+    unbound: set[str] = field(default_factory=set)
+
+
+class GangMembers:
+    """Pods by gang.
+
+    A pod that has succeeded counts as started while others of its gang have not finished; so it is kept until they
+    have. A pod that has failed counts for nothing, and is not kept.
+    """
+
+    def __init__(self) -> None:
+        self._gangs: dict[GangName, _Members] = {}
+        self._gang_of: dict[str, GangName] = {}
+        self._waiting: dict[GangName, None] = {}
+
+    def copy(self) -> "GangMembers":
+        twin = GangMembers()
+        twin._gangs = {
+            name: _Members(each.alive.copy(), each.succeeded.copy(), each.unbound.copy())
+            for name, each in self._gangs.items()
+        }
+        twin._gang_of, twin._waiting = self._gang_of.copy(), self._waiting.copy()
+        return twin
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._gang_of
+
+    def __len__(self) -> int:
+        return len(self._gang_of)
+
+    def waiting(self) -> list[GangName]:
+        return list(self._waiting)
+
+    def pods(self, gang: GangName) -> Sequence[Pod]:
+        members = self._gangs[gang]
+        return [*members.alive.values(), *members.succeeded.values()]
+
+    def runs(self, gang: GangName) -> bool:
+        """Return whether a gang has pods that run, and none that waits."""
+        members = self._gangs.get(gang)
+        return members is not None and bool(members.alive) and not members.unbound
+
+    def put(self, pod: Pod) -> list[str]:
+        """Take the last word on a pod; return the UIDs of those that are not kept any more."""
+        uid, gang = pod.metadata.uid, gang_of(pod)
+        known = self._gang_of.get(uid)
+        gone: list[str] = []
+        if known is not None and known != gang:
+            gone += self.drop(uid)
+        if gang is not None:
+            gone += self._put(gang, uid, pod)
+        return gone
+
+    def drop(self, uid: str) -> list[str]:
+        gang = self._gang_of.pop(uid, None)
+        if gang is None:
+            return []
+        members = self._gangs[gang]
+        for pods in (members.alive, members.succeeded):
+            pods.pop(uid, None)
+        members.unbound.discard(uid)
+        return self._settle(gang, members)
+
+    def _put(self, gang: GangName, uid: str, pod: Pod) -> list[str]:
+        if pod.finished and (pod.status.phase != "Succeeded" or gang not in self._gangs):
+            return self.drop(uid)
+        members = self._gangs.setdefault(gang, _Members())
+        self._gang_of[uid] = gang
+        (members.succeeded if pod.finished else members.alive)[uid] = pod
+        (members.alive if pod.finished else members.succeeded).pop(uid, None)
+        if pod.spec.node_name or pod.finished:
+            members.unbound.discard(uid)
+        else:
+            members.unbound.add(uid)
+        return self._settle(gang, members)
+
+    def _settle(self, gang: GangName, members: _Members) -> list[str]:
+        if members.unbound:
+            self._waiting[gang] = None
+        else:
+            self._waiting.pop(gang, None)
+        if members.alive:
+            return []
+        del self._gangs[gang]
+        for uid in members.succeeded:
+            del self._gang_of[uid]
+        return list(members.succeeded)

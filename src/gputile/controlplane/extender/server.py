@@ -23,10 +23,9 @@ from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
-from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, PodApi, PodEvent
-from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger

@@ -8,7 +8,7 @@ from typing import Final
 
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, decode_usage, encode_assignment
+from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, Used, decode_line, encode_line
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class ArbiterProcess:
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
         if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
-            stdin.write(encode_assignment(self._told))
+            stdin.write(encode_line(self._told))
 
     async def _run(self) -> str:
         lock = str(self._store.directory / LOCK)
@@ -127,7 +127,7 @@ class ArbiterProcess:
                 line = await process.stdout.readline()
                 if not line:
                     return
-                self._totals.take(decode_usage(line))
+                self._totals.take(decode_line(line, Used))
             except ValueError as error:  # a line that is too long, too
                 log.error("what the arbiter says is not understood: %s", error)
                 continue

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.quantity import MIB
-from gputile.node.arbiter.agent_messages import Assignment, AssignmentError, Used, decode_assignment, encode_usage
+from gputile.node.arbiter.agent_messages import Assignment, LineError, Used, decode_line, encode_line
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
 
 log = logging.getLogger("gputile.node.arbiter")
@@ -53,8 +53,8 @@ async def serve(lock: int | None, report_every: float = 0.0) -> None:
         try:
             while line := await reader.readline():
                 try:
-                    latest = decode_assignment(line)
-                except AssignmentError as error:
+                    latest = decode_line(line, Assignment)
+                except LineError as error:
                     log.error("what the agent says is not understood: %s", error)
                 else:
                     if alone:
@@ -93,7 +93,7 @@ async def _report(arbiter: Arbiter, every: float) -> None:
         used = arbiter.used()
         if used != said and not pipe.get_write_buffer_size():
             said = used
-            pipe.write(encode_usage(used))
+            pipe.write(encode_line(used))
 
 
 def main() -> None:

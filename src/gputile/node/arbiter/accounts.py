@@ -5,7 +5,7 @@ Also describes a turn, and what processes are told of it.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 
 from gputile.node.native_layouts import SHARE_WHOLE
 
@@ -79,12 +79,6 @@ class Account:
     asks: bool = False
     had_all_at: int | None = None
     enough_since: int | None = None
-
-    @classmethod
-    def opened(cls, key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Self:
-        ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
-        guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
-        return cls(key, str(key), share, ceiling, guarantee, virtual)
 
     def configure(self, share: Share, quantum: int) -> None:
         self.share = share

@@ -3,7 +3,7 @@
 The agent tells all containers and their shares; the arbiter tells how long each container has had each GPU.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -14,8 +14,8 @@ DEFAULT_QUANTUM_MS: Final = 30
 DEFAULT_LONGEST_WAIT_MS: Final = 1000
 
 
-class AssignmentError(ValueError):
-    """The line is not an assignment."""
+class LineError(ValueError):
+    """The line is not what was to come."""
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,9 +29,9 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MOST_WEIGHT:
-            raise AssignmentError(f"weight {self.weight}")
+            raise LineError(f"weight {self.weight}")
         if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
-            raise AssignmentError(f"guarantee {self.guarantee}, ceiling {self.ceiling}")
+            raise LineError(f"guarantee {self.guarantee}, ceiling {self.ceiling}")
 
     @property
     def share(self) -> Share:
@@ -51,22 +51,6 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allocations: tuple[AssignedContainer, ...] = ()
     quantum_ms: int = DEFAULT_QUANTUM_MS
     longest_wait_ms: int = DEFAULT_LONGEST_WAIT_MS
-
-
-def encode_assignment(assignment: Assignment) -> bytes:
-    return msgspec.json.encode(assignment) + b"\n"
-
-
-def decode_assignment(line: bytes) -> Assignment:
-    """Return the assignment in a line.
-
-    Raises:
-        AssignmentError: it is not one.
-    """
-    try:
-        return msgspec.json.decode(line, type=Assignment)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise AssignmentError(str(error)) from error
 
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
@@ -91,24 +75,23 @@ Used = dict[str, dict[str, Spent]]
 _NOTHING = Spent()
 
 
-class UsageError(ValueError):
-    """The line does not say what was used."""
+T = TypeVar("T")
 
 
-def encode_usage(used: Used) -> bytes:
-    return msgspec.json.encode(used) + b"\n"
+def encode_line(message: Assignment | Used) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
 
 
-def decode_usage(line: bytes) -> Used:
-    """Return what was used.
+def decode_line(line: bytes, kind: type[T]) -> T:
+    """Return the message in a line.
 
     Raises:
-        UsageError: the line says something else.
+        LineError: it is none of this kind.
     """
     try:
-        return msgspec.json.decode(line, type=Used)
+        return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise UsageError(str(error)) from error
+        raise LineError(str(error)) from error
 
 
 class Totals:

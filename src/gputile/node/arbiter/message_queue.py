@@ -41,7 +41,7 @@ class MessageSource(Protocol):
         """End what nobody is at the other end of: while it is not read that does not show."""
 
 
-class Clock(Protocol):
+class QueueClock(Protocol):
     """What of an event loop is needed."""
 
     def time(self) -> float:
@@ -57,7 +57,7 @@ class MessageQueue:
     ``containers`` is how many there are.
     """
 
-    def __init__(self, loop: Clock) -> None:
+    def __init__(self, loop: QueueClock) -> None:
         self.containers = 1
         self._loop = loop
         self._waiting: dict[str, deque[MessageSource]] = {}  # the container whose turn is next is the first

@@ -1,6 +1,7 @@
 """Runs the arbiter: a socket for each container, the turns on all GPUs, and the clock."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -28,7 +29,6 @@ class _ConnectedContainer:
     entrance: Listener | None = None
     members: set[int] = field(default_factory=set)
     complain_at: float = 0.0
-    waits: bool = False
 
 
 class Arbiter:
@@ -42,7 +42,6 @@ class Arbiter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
-        self._refused: set[str] = set()  # told people of once
         self._arriving: set[asyncio.Task[object]] = set()
 
     def assign(self, assignment: Assignment) -> None:
@@ -53,7 +52,6 @@ class Arbiter:
             before = {gpu.uuid for gpu in self._containers[name].allocation.gpus}
             if name not in wanted or before != {gpu.uuid for gpu in wanted[name].gpus}:
                 self._drop(name)
-        self._refused &= wanted.keys()
         for allocation in wanted.values():
             self._put(allocation)
         for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
@@ -62,26 +60,16 @@ class Arbiter:
         self._queue.containers = max(1, len(self._containers))
         self.listen()
 
-    def listen(self) -> bool:
-        """Listen where nobody does yet; return whether that is everywhere."""
-        complete = True
+    def listen(self) -> None:
+        """Listen where nobody does yet: a directory comes when its container starts, and is looked for again."""
         for name, container in self._containers.items():
             if container.entrance is not None and container.entrance.is_reached:
                 continue
             if container.entrance is not None:
                 container.entrance.close()
                 container.entrance = None
-            try:
+            with contextlib.suppress(OSError):
                 container.entrance = Listener(name, self, self._queue)
-            except OSError as error:
-                # The directory comes when the container starts; it is looked for again and again.
-                if not container.waits:
-                    log.info("no turns yet for %s: %s", name, error)
-                    container.waits = True
-                complete = False
-            else:
-                container.waits = False
-        return complete
 
     def used(self) -> Used:
         now = time.monotonic_ns()
@@ -161,9 +149,7 @@ class Arbiter:
         try:
             uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
         except ProtocolError as error:
-            if allocation.directory not in self._refused:
-                log.error("no turns for %s: %s", allocation.directory, error)
-                self._refused.add(allocation.directory)
+            log.error("no turns for %s: %s", allocation.directory, error)
             return
         container = self._containers.get(allocation.directory)
         if container is None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gputile.node.arbiter.accounts import (
     Account,
+    Bucket,
     Grant,
     Limit,
     Share,
@@ -73,7 +74,9 @@ class TimeSliceScheduler:
         self._bring_up_to(now)
         account = self.accounts.get(key)
         if account is None:
-            self.accounts[key] = Account.opened(key, share, self.quantum, self._virtual, now)
+            ceiling = Bucket(share.ceiling, 2 * self.quantum, self.quantum, now)
+            guarantee = Bucket(share.guarantee, 2 * self.quantum, 0, now)
+            self.accounts[key] = Account(key, str(key), share, ceiling, guarantee, self._virtual)
         elif account.share != share:
             account.configure(share, self.quantum)
         return self.tick(now)

@@ -19,7 +19,7 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
@@ -222,7 +222,7 @@ def _arbitrated(
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
         assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
-        arbiter.stdin.write(encode_assignment(Assignment(tuple(allocations))))
+        arbiter.stdin.write(encode_line(Assignment(tuple(allocations))))
         arbiter.stdin.flush()
         end = time.monotonic() + _WITHIN_S
         while not all((place / SOCKET).exists() for place in places):

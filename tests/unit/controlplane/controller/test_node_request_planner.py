@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, OwnerReference, Pod, PodCondition, PodStatus, SchedulingGate
+from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
 from gputile.api.well_known import (
-    DAEMON_LABEL,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
@@ -17,7 +16,6 @@ from gputile.api.well_known import (
     KARPENTER_POOL_LABEL,
     NODE_TYPE_ANNOTATION,
 )
-from gputile.controlplane.controller import node_request_planner
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
@@ -208,28 +206,6 @@ def test_nodes_that_it_adds_for_others_are_not_waited_for_for_ever() -> None:
         assert asked(bench) == (after + 10 >= WAIT), after
 
 
-def test_what_no_node_of_the_type_can_take_keeps_no_other_pod_from_one() -> None:
-    """A new pod that wants too many CPUs comes every minute, so that there always is a fresh one."""
-    bench = fragmented()
-    bench.join(arrived("there", units=30))
-    bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
-    bench.put(waits("hopeless", asks={"cpu": "500"}, mem=2), waits("q", mem=10))
-    result = bench.round()
-    assert said(result) == {"hopeless": "NoNodeTypeFits", "q": "NodeRequested"}
-    assert "Insufficient cpu" in result.events[0].message
-    assert asked(bench) == 1
-
-
-def test_what_is_reserved_for_a_gang_hides_no_pod_from_the_controller() -> None:
-    """The autoscaler sees no reservations: the pod fits the node's sum, and waits for a GPU."""
-    bench = Bench(node("n"), gangs=True)
-    bench.put(*(tolerant_member(number, size=2) for number in range(2)))
-    bench.round(0)
-    assert bench.state.reserved_pods()
-    bench.put(waits("p", mem=15))
-    assert len(bench.round(10).created) == 1
-
-
 def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_important_ones() -> None:
     """The crowd's pods are harder to place, and of another type; there are always more of them than nodes."""
     first, second = described(count=2, label="pool=x"), described(count=2, label="pool=y")
@@ -250,31 +226,6 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
     for after in (10, 11):
         bench.round(after)
     assert bench.planner.placeholders.counts()["pool=y"] == 1
-
-
-def on_every_node(name: str, on: str, cpus: str) -> Pod:
-    found = pod(name, asks={"cpu": cpus}, node=on)
-    owners = (OwnerReference("apps/v1", "DaemonSet", "d", "d", True),)
-    meta = msgspec.structs.replace(found.metadata, labels={DAEMON_LABEL: "1"}, owner_references=owners)
-    return msgspec.structs.replace(found, metadata=meta)
-
-
-def test_what_daemon_sets_leave_of_a_node_counts() -> None:
-    bench = fragmented()
-    bench.join(arrived("there", units=30))
-    bench.put(on_every_node("daemon", "there", "20"))
-    bench.put(waits("p", asks={"cpu": "90"}, mem=10))
-    assert said(bench.round(WAIT + 1)) == {"p": "NoNodeTypeFits"}
-    bench.drop(on_every_node("daemon", "there", "20"))
-    bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
-    bench.round(WAIT + 10)
-    assert asked(bench) == 1
-
-
-def test_kube_scheduler_gets_time_first() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    assert bench.round(after=3).created == []
 
 
 def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:
@@ -354,26 +305,6 @@ def test_a_placeholder_that_no_autoscaler_sees_yet_is_to_be_marked() -> None:
     assert [each.metadata.name for each in bench.round(11).unmarked] == ["gputile-placeholder-0"]
 
 
-def test_a_type_that_is_not_configured_any_more_keeps_no_placeholder() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    (there,) = bench.waiting.placeholders.values()
-    there.metadata.annotations[NODE_TYPE_ANNOTATION] = "pool=old"
-    bench.drop(waits("p", mem=10))
-    assert bench.round(11).deleted == ["gputile-placeholder-0"]
-
-
-def test_what_looks_like_a_placeholder_elsewhere_is_nobody_s() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    (there,) = bench.waiting.placeholders.values()
-    forged = msgspec.structs.replace(there.metadata, namespace="mallory", uid="forged", name="forged")
-    bench.put(msgspec.structs.replace(there, metadata=forged))
-    assert asked(bench) == 1
-
-
 @pytest.mark.parametrize("why", ["cordoned", "in use", "without units"])
 def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
     """It would bring a node too many. A pod that tolerates the GPUs' taint does not run on a cordoned node."""
@@ -427,48 +358,6 @@ def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) ->
     labels = found.metadata.labels | {"pool": "gpu"}
     meta = msgspec.structs.replace(found.metadata, uid=f"uid-{name}", labels=labels, creation_timestamp=BORN)
     return msgspec.structs.replace(found, metadata=meta)
-
-
-@pytest.mark.parametrize(("looked_at", "most_nodes"), [(MOST_PODS, 1), (3, 3)])
-def test_pods_that_pause_do_not_use_up_the_most_nodes(
-    monkeypatch: pytest.MonkeyPatch, looked_at: int, most_nodes: int
-) -> None:
-    """Small pods take each node of a crowd, whose pods need two, and wait ever longer for the next one.
-
-    Nor do they use up the pods that a round looks at.
-    """
-    monkeypatch.setattr(node_request_planner, "MOST_PODS", looked_at)
-    first, second = described(count=2, label="pool=x"), described(count=2, label="pool=y")
-    there = [node(name, type_=f"pool={name[0]}") for name in ("x0", "x1", "x2", "y0")]
-    bench = Bench(*there, configuration=configured(first, second), most_nodes=most_nodes)
-    bench.put(*(runs(f"{each.metadata.name}-{gpu}", each.metadata.name, gpu, 7) for each in there for gpu in range(2)))
-
-    def wanting(name: str, pool: str, **more: Any) -> Pod:
-        asking = waits(name, mem=more.pop("units"))
-        spec = msgspec.structs.replace(asking.spec, node_selector={"pool": pool}, priority=more.pop("priority", 0))
-        meta = msgspec.structs.replace(asking.metadata, **more)
-        return msgspec.structs.replace(asking, metadata=meta, spec=spec)
-
-    bench.put(*(wanting(f"c{i}", "x", units=15, namespace="crowd") for i in range(3)))
-    pausing_since, told = 0, set[str]()
-    for after in range(10, 4 * 3600, 20):
-        told |= {event.message for event in bench.round(after).events}
-        if bench.planner.placeholders.counts()["pool=x"]:
-            pausing_since = after
-            bench.join(node(f"x-{after}", type_="pool=x", gpus=0))
-            bench.round(after + 3)
-            bench.join(node(f"x-{after}", type_="pool=x"))
-            bench.put(*(runs(f"x-{after}-{gpu}", f"x-{after}", gpu, 7) for gpu in range(2)))
-            bench.round(after + 6)
-        elif after - pausing_since > 600:
-            break
-    assert pausing_since
-    assert not bench.waiting.placeholders
-    born = stamp(after)
-    bench.put(wanting("q", "y", units=10, namespace="other", priority=1000, creation_timestamp=born))
-    bench.round(after + 10)
-    assert bench.planner.placeholders.counts() == {"pool=y": 1}
-    assert not any("autoscaling.mostNodes" in text for text in told), "nobody is before those that pause"
 
 
 def on_idle(bench: Bench) -> int:

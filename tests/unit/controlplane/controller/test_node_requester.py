@@ -11,7 +11,7 @@ from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.controlplane.controller import placeholders
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
+from gputile.kube.errors import AnswerLost, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
     WAIT,
@@ -103,17 +103,6 @@ async def test_a_placeholder_that_is_refused_is_told_and_tried_again_after_ever_
     for after in range(20, 6 * WAIT, 60):
         await requests.round(after)
     assert len(requests.writer.created) == 3, "after 900 and after 1800 seconds more"
-
-
-async def test_a_placeholder_that_was_not_sent_is_written_again() -> None:
-    requests = Requests()
-    requests.writer.error = ConnectionFailed("refused")
-    await requests.round()
-    requests.writer.error = None
-    await requests.round(11)
-    await requests.round(12)
-    assert len(requests.writer.created) == 2
-    assert "NodeNotAdded" not in requests.writer.said
 
 
 async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_not() -> None:

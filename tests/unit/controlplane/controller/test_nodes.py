@@ -14,9 +14,15 @@ from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
-from gputile.controlplane.controller.node_diagnosis import SilentNodes, condition_patch, diagnose, units_in_force
-from gputile.controlplane.controller.node_reconciler import NodeReconciler, taint_patch
-from gputile.controlplane.controller.queues import WorkQueue
+from gputile.controlplane.controller.node_reconciler import (
+    NodeReconciler,
+    SilentNodes,
+    WorkQueue,
+    condition_patch,
+    diagnose,
+    taint_patch,
+    units_in_force,
+)
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node, ledger_of
@@ -245,26 +251,6 @@ async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_re
     now[0] = 99.0
     await keeper.work("n")
     await keeper.work("gone")
-
-
-@pytest.mark.anyio
-async def test_the_earlier_of_two_times_counts() -> None:
-    worked: list[str] = []
-    done = asyncio.Event()
-
-    async def work(key: str) -> None:
-        worked.append(key)
-        done.set()
-
-    queue = WorkQueue(work)
-    running = asyncio.create_task(queue.run())
-    for seconds in (3600.0, 0.0, 7200.0):
-        queue.add_later("a", seconds)
-        await asyncio.sleep(0)
-    async with asyncio.timeout(60):
-        await done.wait()
-    running.cancel()
-    assert worked == ["a"]
 
 
 @pytest.mark.anyio

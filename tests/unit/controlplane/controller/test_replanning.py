@@ -7,14 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HANDOVER_ANNOTATION
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.ledger.events import NodeApplied
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
-from gputile.kube.objects import Applied
-from tests.fakes.coroutines import at_once
-from tests.stateful.gangmodel import NAMES
 from tests.stateful.test_gangs import LONGEST_SECONDS, Gangs, bound_of
 
 pytestmark = pytest.mark.requirement("M13")
@@ -72,26 +68,6 @@ def test_a_pod_with_a_reservation_whose_labels_name_no_gang_any_more(number: int
     assert not machine.view.reservation_end(changed.metadata.uid)
 
 
-def test_a_node_that_is_closed_for_a_moment_keeps_the_places_of_a_plan_that_has_begun() -> None:
-    """Its agent is exchanged. If its GPUs were given up, others could take them, and the gang would run in part."""
-    machine = planned(units=4)
-    (first,) = [uid for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None and hold.first]
-    assert machine.schedule(first)
-    (other,) = set(NAMES) - {machine.server.pods[first].spec.node_name}
-    opened = machine.server.nodes[other]
-    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
-    for there in (replace(opened, metadata=replace(opened.metadata, annotations=annotations)), opened):
-        machine.extender.apply(NodeApplied(there))
-        at_once(machine.view.node_event(Applied(there)))
-        machine.pods_come_alone_and_are_bound_at_once(4, 1)
-        machine.the_controller_hears(10_000)
-        machine.the_controller_acts([], 1)
-        machine.the_extender_hears(10_000)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
-
-
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("error", [Invalid, Forbidden])
 def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(
@@ -125,20 +101,3 @@ def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(
     machine.time_passes(61)
     machine.everything_settles()
     assert len(bound_of(machine)) == 4
-
-
-def test_a_gang_that_found_its_nodes_closed_is_tried_again_when_they_open() -> None:
-    """Their agents were exchanged when it was planned first; nothing else changes afterwards."""
-    machine = Gangs()
-    machine.a_gang_comes(4, 4, 0, 0)
-    for closed in (True, False):
-        for name in NAMES:
-            there = machine.server.nodes[name]
-            annotations = {**there.metadata.annotations, **({HANDOVER_ANNOTATION: "1"} if closed else {})}
-            there = replace(there, metadata=replace(there.metadata, annotations=annotations))
-            machine.extender.apply(NodeApplied(there))
-            at_once(machine.view.node_event(Applied(there)))
-        machine.the_controller_hears(10_000)
-        machine.the_controller_acts([], 1)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gputile.api.core import Binding, Pod
+from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
@@ -125,18 +125,6 @@ async def test_where_writing_is_refused_for_good_the_api_server_is_given_its_tim
 
 
 @pytest.mark.anyio
-async def test_a_stale_view_of_the_pod_costs_one_more_try() -> None:
-    """kube-scheduler may have asked about a version of the pod that is not the latest."""
-
-    bench = Bench(Fate.OK, Fate.OK)
-    pod = bench.create("p")
-    bench.cluster.touch(bench.cluster.pods["default", "p"])
-    assert await bench.bind(pod, "a")
-    assert [each.metadata.resource_version for each in bench.cluster.sent] == ["101", "102"]
-    assert bench.used() == {"a": 5, "b": 0}
-
-
-@pytest.mark.anyio
 async def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only() -> None:
     bench = Bench(*[Fate.OK] * 50)
     pod = bench.create("p")
@@ -152,22 +140,6 @@ async def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only()
     assert not await bench.bind(pod, "a")
     assert len(bench.cluster.sent) < 10
     assert bench.used() == {"a": 0, "b": 0}
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("fate", [Fate.OK, Fate.REFUSED])
-async def test_of_two_binds_of_one_pod_at_once_the_second_waits_for_the_first(fate: Fate) -> None:
-    bench = Bench(fate, Fate.OK)
-    pod, bind = bench.create("p"), bench.cluster.bind
-
-    async def slow(binding: Binding) -> None:
-        await asyncio.sleep(0.01)
-        await bind(binding)
-
-    bench.cluster.bind = slow  # type: ignore[method-assign]
-    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [fate is Fate.OK, True]
-    assert bench.cluster.pods["default", "p"].spec.node_name == "a"
-    assert bench.used() == {"a": 5, "b": 0}
 
 
 @pytest.mark.anyio
@@ -247,15 +219,3 @@ async def test_a_pod_that_a_restored_etcd_has_unbound_gets_its_binding_again() -
     assert await bench.bind(pod, "b")
     assert bench.cluster.pods["default", "p"].spec.node_name == "b"
     assert bench.used() == {"a": 0, "b": 5}
-
-
-@pytest.mark.anyio
-async def test_a_list_that_is_older_than_a_binding_changes_nothing() -> None:
-    bench = Bench(Fate.OK)
-    pod = bench.create("p")
-    assert await bench.bind(pod, "a")
-    bench.watch()
-    Informer(bench.ledger, lambda _: None).pods(Replaced([pod]))
-    await bench.binder.resolve_unconfirmed()
-    assert await bench.bind(pod, "a")
-    assert bench.used() == {"a": 5, "b": 0}

@@ -6,7 +6,6 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
-from gputile.controlplane.event_loop import AT_ONCE
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S, PAUSE_S, fence_off
 from gputile.kube.errors import AnswerLost
 from tests.unit.controlplane.extender.builders import gpu_pod
@@ -75,38 +74,3 @@ async def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_serv
     assert [when for name, when in calls if name == "q"] == [0.0]
     assert [when for name, when in calls if name == "p"][:2] == [0.0, PAUSE_S]
     assert time.now >= ANSWER_LOST_FOR_GOOD_S
-
-
-@pytest.mark.anyio
-async def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each write takes until it is given up, and no more than some are made at once."""
-    cluster, time = ModelCluster(lambda: Fate.OK), Time()
-    for i in range(5000):
-        cluster.add(gpu_pod(f"p{i}"))
-
-    async def silent(_namespace: str, _name: str) -> Pod | None:
-        time.now += 5.0 / AT_ONCE
-        raise AnswerLost("timed out")
-
-    monkeypatch.setattr(cluster, "fence", silent)
-    assert await fenced(cluster, time) == set()
-    assert ANSWER_LOST_FOR_GOOD_S <= time.now <= ANSWER_LOST_FOR_GOOD_S + 10
-
-
-@pytest.mark.anyio
-async def test_an_api_server_that_is_slow_is_waited_for() -> None:
-    cluster, time = ModelCluster(lambda: Fate.OK), Time()
-    for i in range(1000):
-        cluster.add(gpu_pod(f"p{i}"))
-    fence, calls = cluster.fence, 0
-
-    async def slow(namespace: str, name: str) -> Pod | None:
-        nonlocal calls
-        calls += 1
-        time.now += 1.0
-        if calls % AT_ONCE:
-            return await fence(namespace, name)
-        raise AnswerLost("timed out")
-
-    cluster.fence = slow  # type: ignore[method-assign]
-    assert len(await fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"

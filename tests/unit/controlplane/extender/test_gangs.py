@@ -10,7 +10,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
-from gputile.controlplane.extender.binder import FIRST_POD_S, Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -127,12 +127,6 @@ async def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None
 
 
 @pytest.mark.anyio
-async def test_a_first_pod_that_was_bound_although_the_answer_was_lost_is_followed() -> None:
-    bench = Bench(Fate.LOST_EXECUTED)
-    assert [*await asyncio.gather(bench.bind("p1"), bench.bind("p2"))] == ["", ""]
-
-
-@pytest.mark.anyio
 async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now() -> None:
     """The controller has given the places anew, and the extender has not heard of it."""
 
@@ -150,20 +144,7 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
 
 
 @pytest.mark.anyio
-async def test_a_binding_is_sent_again_where_others_wrote_to_the_pod_and_left_it_its_place() -> None:
-    bench = Bench()
-    bench.cluster.touch(bench.pods["p1"])
-    assert await bench.bind("p1") == ""
-    first, again = bench.cluster.sent
-    assert first.metadata.resource_version != again.metadata.resource_version
-
-
-@pytest.mark.anyio
 async def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
     bench = Bench()
     bench.ledger.apply(PodDeleted("p1"))
     assert "1 of the 2 places" in await bench.bind("p2")
-
-
-def test_the_wait_for_the_first_pod_is_shorter_than_that_of_kube_scheduler_for_an_answer() -> None:
-    assert FIRST_POD_S < 5.0, "httpTimeout of examples/extender/scheduler.yaml"

@@ -10,10 +10,8 @@ from prometheus_client import generate_latest
 from gputile.api.core import Pod, SchedulingGate
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import WHOLE_GPU
-from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods, PendingReason
 from gputile.core.devices.request import by_namespace
-from gputile.kube.objects import Applied, Deleted, Replaced
 from gputile.support.metrics import MetricsRegistry
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
@@ -90,20 +88,6 @@ def test_a_gated_pod_waits_for_its_gates() -> None:
     assert counts(found) == {"gated": 1}
     found.pod_applied(pod("a", mem=1))
     assert counts(found) == {"not_placed": 1}
-
-
-def test_what_is_deleted_finished_or_no_longer_listed_is_forgotten() -> None:
-    found = pending()
-    informer = Informer(ledger_of(), lambda _: None, (found,))
-    for name in "abc":
-        informer.pods(Applied(pod(name, mem=1)))
-    informer.pods(Deleted(pod("a", mem=1)))
-    informer.pods(Applied(pod("b", mem=1, phase="Failed")))
-    assert counts(found) == {"not_placed": 1}
-    informer.pods(Replaced([pod("d", mem=1)], []))
-    assert counts(found) == {"not_placed": 1}
-    informer.pods(Replaced([], []))
-    assert counts(found) == {}
 
 
 def test_since_when_the_pod_has_waited_that_has_waited_longest() -> None:

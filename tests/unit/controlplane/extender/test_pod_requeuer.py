@@ -9,8 +9,7 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
-from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.pod_requeuer import WATCH_LAG_SECONDS, PodRequeuer
+from gputile.controlplane.extender.informer import WATCH_LAG_SECONDS, Informer, PodRequeuer
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.apiserver import until

@@ -1,18 +1,12 @@
 """Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from gputile.api.affinity import LabelSelector
-from gputile.api.core import ObjectMeta, Pod, PodCondition, Taint, Toleration
+from gputile.api.core import ObjectMeta, Pod, PodCondition, Taint
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.other_groups import PodDisruptionBudget
-from gputile.controlplane.controller import pod_preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -238,50 +232,6 @@ async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
     assert world.leaving() == {victim}
 
 
-async def refused_pods(world: PreemptingWorld, count: int, gib: int = 12) -> list[str]:
-    """Create pods of as many priorities for which nobody may leave; return their names, the most important first."""
-    names = [f"high{i}" for i in range(count)]
-    for i, name in enumerate(names):
-        world.add(name, gib, 50 - i)
-        assert not await world.schedule(name)
-    return names
-
-
-async def test_a_round_makes_few_searches_and_goes_on_with_others_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = PreemptingWorld()
-    await world.run("first", 15, 100)
-    await world.run("second", 14, 100)
-    await world.run("low", 1)
-    names = await refused_pods(world, 20)
-    real, searched = choose_gang_victims, list[str]()
-
-    def noted(members: Sequence[GangCandidate], *rest: Any) -> GangVictims | None:
-        searched.append(members[0].pod.metadata.name)
-        return real(members, *rest)
-
-    monkeypatch.setattr(pod_preemption, "choose_gang_victims", noted)
-    await world.controller.round()
-    assert len(searched) == pod_preemption.MOST_SEARCHES
-    await world.controller.round()
-    assert sorted(searched) == sorted(names)
-    assert not world.leaving()
-
-
-async def test_equal_searches_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = PreemptingWorld()
-    await world.run("first", 15, 100)
-    await world.run("second", 15, 100)
-    for i in range(9):
-        world.add(f"high{i}", 12, 10)
-        assert not await world.schedule(f"high{i}")
-    searched = []
-    monkeypatch.setattr(pod_preemption, "choose_gang_victims", lambda *asked: searched.append(asked))
-    world.end("second")
-    await world.run("low", 15, 1)
-    await world.controller.round()
-    assert len(searched) == 1
-
-
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 MAINTENANCE = Taint(key="maintenance", effect="NoSchedule")
 
@@ -365,15 +315,3 @@ async def preempting_on(world: PreemptingWorld, node: str) -> None:
     assert high is not None
     assert high.status.nominated_node_name == node
     assert world.has_reservation("high")
-
-
-async def test_a_pod_that_tolerates_a_taint_preempts_where_it_is() -> None:
-    world = await full_nodes("a", "b")
-    high = world.pod("high")
-    assert high is not None
-    high.spec.tolerations = (Toleration(key="maintenance", operator="Exists"),)
-    close(world, "a", "in maintenance")
-    await preempting_on(world, "a")
-    await world.seen_round()
-    assert world.has_reservation("high")
-    assert world.cluster.evicted == ["low-a"]

@@ -27,7 +27,7 @@ from gputile.node.agent.time_shares import (
     time_shares,
 )
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
+from gputile.node.arbiter.agent_messages import Assignment, Spent, decode_line, encode_line
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold
@@ -67,7 +67,7 @@ def test_weights_and_priorities_of_cgpu() -> None:
     found = time_shares(node(Mode.CGPU), "/d")
     assert claims(found) == {"/d/a-main": Share(3, priority=7), "/d/b-main": Share(1)}
     assert found.files["a-main"] == b"gputile-share 1\nquantum 30000\ncard GPU-a 750000\nend\n"
-    assert decode_assignment(encode_assignment(found.assignment)) == found.assignment
+    assert decode_line(encode_line(found.assignment), Assignment) == found.assignment
 
 
 @pytest.mark.requirement("G4", "M4", "M5")

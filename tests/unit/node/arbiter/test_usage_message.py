@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.agent_messages import Spent, Totals, UsageError, Used, decode_usage, encode_usage
+from gputile.node.arbiter.agent_messages import LineError, Spent, Totals, Used, decode_line, encode_line
 
 names = st.text(max_size=20)
 times = st.integers(min_value=0, max_value=2**62)
@@ -13,16 +13,16 @@ used = st.dictionaries(names, st.dictionaries(names, st.builds(Spent, times, tim
 
 @given(used)
 def test_a_line_is_read_as_it_was_written(said: Used) -> None:
-    line = encode_usage(said)
+    line = encode_line(said)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert decode_usage(line) == said
+    assert decode_line(line, Used) == said
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b'{"a": 1}', b'{"a": {"b": [-1, 0]}}', b'{"a": {"b": 1}}', b"[" * 5000])
 def test_what_is_wrong(line: bytes) -> None:
-    with pytest.raises(UsageError):
-        decode_usage(line)
+    with pytest.raises(LineError):
+        decode_line(line, Used)
 
 
 def test_totals_go_on_over_arbiters_and_never_back() -> None:

@@ -111,7 +111,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs are reserved in vain; what was before the last rest (``gang_patience``) counts no more."""
+    """Return since when GPUs are reserved in vain; what was before the last rest (``GangPatience``) counts no more."""
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
     longest_ns = (settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)) * _SECOND
     return min((each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0)

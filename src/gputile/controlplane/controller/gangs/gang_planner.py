@@ -3,21 +3,20 @@
 The gangs are taken in the order of the queue: by priority, then by age. A gang that fits whole gets its reservations;
 the gangs after it see them. A gang that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that
 what becomes free is kept for it, and gangs behind it start only on nodes that it could not use, until it fits or until
-that has lasted for too long (``gang_patience``). Only one gang at a time has GPUs kept that it cannot use yet, so no
+that has lasted for too long (``GangPatience``). Only one gang at a time has GPUs kept that it cannot use yet, so no
 two gangs wait for each other's. A gang for which pods of lower priority would leave enough has them evicted, and has
 reservations until they have left (``gang_preemption``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
-from gputile.controlplane.controller.gangs.gang_patience import GangPatience
 from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
@@ -31,6 +30,61 @@ from gputile.core.scheduling.gang_rules import in_line, no_room_text, too_few_te
 from gputile.core.scheduling.gang_victims import GangVictims
 
 _SECOND = 10**9
+
+
+@dataclass(slots=True)
+class _KeptInVain:
+    """Since when GPUs are kept for a gang in vain, and when that ended last for having lasted too long."""
+
+    since_ns: int | None = None
+    ended_ns: int = 0
+
+
+class GangPatience:
+    """Limits how long a gang is passed, and how long GPUs are kept for it in vain.
+
+    GPUs are kept in vain for a gang that cannot start: because there are too few, or because kube-scheduler has not
+    begun its plan in time. After ``gangs.keepSeconds`` of that it rests for as long again, and waits anew. Reservations
+    tell since when GPUs are kept, so a new leader goes on with that time. Times are Unix time in nanoseconds.
+    """
+
+    def __init__(self, settings: GangConfiguration) -> None:
+        self._patience_ns = settings.patience_seconds * _SECOND
+        self._keep_ns = settings.keep_seconds * _SECOND
+        self._rest_ns = max(self._patience_ns, self._keep_ns)
+        self._accounts: dict[GangName, _KeptInVain] = {}
+        self._noted: set[GangName] = set()
+        self._now_ns = 0
+
+    def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
+        """Begin a round: forget gangs that are gone, and end what has lasted for too long."""
+        self._now_ns = now_ns
+        for name in self._accounts.keys() - gangs:
+            del self._accounts[name]
+        for name, account in self._accounts.items():
+            if name not in self._noted:
+                account.since_ns = None
+            elif account.since_ns is not None and now_ns - account.since_ns >= self._keep_ns:
+                account.since_ns, account.ended_ns = None, now_ns
+        self._noted = set()
+
+    def rests(self, gang: GangName) -> bool:
+        """Return whether no GPUs are kept for a gang now; a clock that was set back ends its rest."""
+        account = self._accounts.get(gang)
+        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
+
+    def has_waited(self, gang: GangName, complete_at: float) -> bool:
+        """Return whether a gang that was complete at ``complete_at``, in seconds, has let others pass long enough."""
+        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+
+    def kept_in_vain(self, gang: GangName, since_ns: int) -> None:
+        """Note, in each round, that GPUs are kept for a gang that does not start; ``since_ns`` is 0 if unknown."""
+        account = self._accounts.setdefault(gang, _KeptInVain())
+        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
+        account.since_ns = min([self._now_ns, *known])
+        self._noted.add(gang)
+
+
 _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
@@ -136,8 +190,8 @@ class GangPlanner:
         return self._patience.rests(gang)
 
     def abandon(self) -> None:
-        """Note that nothing of a round is written, so that what it told is told again."""
-        self.reports.take_back()
+        """Note that nothing of a round is written, so that all is told again."""
+        self.reports.forget()
 
     def refused(self, pod: Pod, why: str) -> None:
         """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""

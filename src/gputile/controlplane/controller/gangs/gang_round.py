@@ -171,10 +171,9 @@ class GangReports:
         self._now_ns = 0
         self._reported: dict[GangName, tuple[EventReason, str]] = {}
         self._lacking_since: dict[GangName, int] = {}  # Unix time in nanoseconds
-        self._told_now: list[GangName] = []  # in this round
 
     def begin(self, names: Collection[GangName], now_ns: int) -> None:
-        self._told_now, self._now_ns = [], now_ns
+        self._now_ns = now_ns
         for remembered in (self._reported, self._lacking_since):
             for name in remembered.keys() - names:
                 del remembered[name]
@@ -187,10 +186,9 @@ class GangReports:
         """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
-    def take_back(self) -> None:
-        """Tell the events of a round again that was given up before they were written."""
-        for name in self._told_now:
-            self._reported.pop(name, None)
+    def forget(self) -> None:
+        """Tell all events again."""
+        self._reported.clear()
 
     def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
         """Add an event to the round, unless the last one of this gang said the same."""
@@ -200,5 +198,4 @@ class GangReports:
             self._lacking_since.pop(gang.name, None)
         if self._reported.get(gang.name) != (reason, message):
             self._reported[gang.name] = (reason, message)
-            self._told_now.append(gang.name)
             result.events.append(GangEvent(gang.unreserved, reason, message, warning))

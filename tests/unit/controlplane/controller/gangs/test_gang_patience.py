@@ -3,7 +3,7 @@
 import pytest
 
 from gputile.api.config.v1alpha1 import GangConfiguration
-from gputile.controlplane.controller.gangs.gang_patience import GangPatience
+from gputile.controlplane.controller.gangs.gang_planner import GangPatience
 from gputile.core.devices.gang_membership import GangName
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -64,10 +64,3 @@ def test_a_new_leader_goes_on_with_the_time_that_the_reservations_tell() -> None
             found.kept_in_vain(GANG, (START - KEEP + 10) * SECOND)
     found.begin({GANG}, (START + 20 + KEEP) * SECOND)
     assert not found.rests(GANG), "what was before a rest is not counted again"
-
-
-def test_of_gangs_that_are_gone_nothing_is_remembered() -> None:
-    found = patience((0, 300))
-    assert len(found) == 1
-    found.begin(set(), (START + 310) * SECOND)
-    assert len(found) == 0

@@ -18,14 +18,13 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
-    RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.reservation import encode_reservation, reservation_of
+from gputile.core.devices.reservation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
@@ -199,39 +198,6 @@ def test_a_pod_without_a_gpu_that_waits_takes_part_in_the_plan_of_its_gang() -> 
     assert placed(bench.round()) == ["g-0", "g-1", "g-9"]
 
 
-def started_alone(bench: Bench) -> dict[str, str]:
-    """Plan a gang of three of which the pod without a GPU starts before the others; return the plan of each pod."""
-    bench.gang("young", 2, 3)
-    alone = without_gpu("young", 9, 3, "1")
-    at_once(bench.view.pod_event(Applied(alone)))
-    held = [(write.pod, write.reservation) for gang in bench.round().reservations for write in gang]
-    for asked, reservation in held:
-        assert reservation is not None
-        annotations = {RESERVATION_ANNOTATION: encode_reservation(reservation)}
-        meta = msgspec.structs.replace(asked.metadata, annotations=annotations, resource_version="9")
-        spec = asked.spec if asked.spec.scheduling_gates else msgspec.structs.replace(asked.spec, node_name="n")
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asked, metadata=meta, spec=spec))))
-    return {asked.metadata.name: reservation.plan for asked, reservation in held if reservation is not None}
-
-
-def plans(result: GangRound) -> dict[str, str]:
-    return {w.pod.metadata.name: w.reservation.plan for gang in result.reservations for w in gang if w.reservation}
-
-
-def test_a_pod_without_a_gpu_begins_no_plan() -> None:
-    """Else the places of the others were prolonged for ever where kube-scheduler does not bind them."""
-    bench = Bench(gpus=2)
-    assert started_alone(bench) == {f"young-{i}": "young/1" for i in (0, 1, 9)}
-    assert plans(bench.round(100)) == {"young-0": "young/2", "young-1": "young/2"}
-
-
-def test_a_pod_without_a_gpu_that_was_planned_with_its_gang_and_started_alone_is_no_beginning() -> None:
-    bench = Bench(gpus=2)
-    started_alone(bench)
-    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
-    assert placed(bench.round(130)) == ["old-0", "old-1"], "what was kept has ended"
-
-
 def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     bench = Bench()
     at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
@@ -247,24 +213,6 @@ def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     assert len(placed(late)) == 4, "what there is is kept for it; the place of the small one ended, untaken"
     assert said(late) == {"small": "GangBehind", "other": "GangBehind"}
     assert not bench.round(602).gates, "but nothing of it starts"
-
-
-def test_a_gang_is_tried_again_when_a_pod_has_other_gpus_of_its_node() -> None:
-    """The agent corrects an allocation, or a reservation is made anew: another GPU becomes free."""
-
-    def bound(uid: str, gpu: int, version: str) -> Pod:
-        text = allocation_text(share(f"GPU-n-{gpu}", 1024))
-        alone = pod(uid, mem=1, node="n", annotations={ALLOCATION_ANNOTATION: text})
-        meta = msgspec.structs.replace(alone.metadata, resource_version=version)
-        return msgspec.structs.replace(alone, metadata=meta)
-
-    bench = Bench(gpus=2)
-    for number in range(2):
-        at_once(bench.view.pod_event(Applied(bound(f"alone-{number}", number, "1"))))
-    bench.gang("g", 1)
-    assert said(bench.round()) == {"g": "GangWaiting"}
-    at_once(bench.view.pod_event(Applied(bound("alone-1", 0, "2"))))
-    assert placed(bench.round()) == ["g-0"]
 
 
 def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
@@ -303,19 +251,6 @@ def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_
     assert len(placed(bench.round(7300))) == 4, "the quota lets the last one in"
 
 
-def test_a_gang_whose_last_pod_a_quota_lets_in_no_more_gives_up_what_was_kept_for_it() -> None:
-    """GPUs are kept for it since it has waited too long; a pod is deleted, and the next one refused."""
-    bench = Bench(gpus=4)
-    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
-    at_once(bench.view.node_event(Applied(node("m"))))
-    bench.gang("large", 8, born="2030-03-17T10:00:00Z")
-    assert len(placed(bench.round())) == 4
-    at_once(bench.view.pod_event(Deleted(member("large", 7, 8))))
-    given_up = bench.round(1)
-    assert [w.reservation for each in given_up.reservations for w in each] == [None] * 4
-    assert not [booking for booking in bench.view.ledger.bookings() if booking.reserved]
-
-
 def test_a_pod_of_a_running_gang_whose_successor_a_quota_refuses_delays_nobody() -> None:
     bench = Bench()
     for i in range(3):
@@ -349,18 +284,6 @@ def test_a_pod_group_says_the_size() -> None:
     assert placed(bench.round()) == ["job-0", "job-1"]
     bench.view.group_event(Deleted(group))
     assert not bench.round().gates, "a gang of unknown size goes no further"
-
-
-@pytest.mark.requirement("M13")
-@pytest.mark.parametrize("least", [0, -1])
-def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
-    """The simulator says the same: what is not 1 or more is no size."""
-    bench = Bench()
-    bench.gang("job", 2, labels={POD_GROUP_LABEL: "job"})
-    bench.view.group_event(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least))))
-    found = bench.round()
-    assert not found.reservations
-    assert "its spec.minMember is not 1 or more" in found.events[0].message
 
 
 def begun(bench: Bench, labels: dict[str, str]) -> list[Pod]:

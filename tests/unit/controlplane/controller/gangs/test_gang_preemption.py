@@ -12,7 +12,7 @@ from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
+from tests.unit.controlplane.controller.gangs.test_gang_planner import node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")
@@ -152,70 +152,8 @@ async def test_nobody_leaves_when_the_plan_is_not_enough_any_more(change: str) -
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("left", [0, 2])
-@pytest.mark.parametrize("change", ["cordoned", "tainted", "relabelled"])
-async def test_places_are_given_back_when_their_node_closes_after_all_evictions(change: str, left: int) -> None:
-    """Nothing is left to ask for; ``left`` of the two pods that leave have gone in the same moment."""
-    bench = PreemptingBench(gpus=2)
-    bench.comes("g", 2)
-    for each in [each for each in bench.cluster.pods.values() if each.metadata.name.startswith("g-")]:
-        spec = msgspec.structs.replace(each.spec, node_selector={"zone": "a"})
-        bench.watch(bench.cluster.store(msgspec.structs.replace(each, spec=spec)))
-    plain = node(gpus=2)
-    meta = msgspec.structs.replace(plain.metadata, labels={**plain.metadata.labels, "zone": "a"})
-    there = msgspec.structs.replace(plain, metadata=meta)
-    at_once(bench.view.node_event(Applied(there)))
-    await bench.write()
-    await bench.write()
-    assert len(bench.cluster.evicted) == 2
-    taints = (*there.spec.taints, Taint(key="x", effect="NoSchedule"))
-    changed = {
-        "cordoned": msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, unschedulable=True)),
-        "tainted": msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, taints=taints)),
-        "relabelled": plain,
-    }[change]
-    at_once(bench.view.node_event(Applied(changed)))
-    bench.ends(*bench.cluster.evicted[:left])
-    result = await bench.write()
-    assert bench.reasons(result)[0] == "PreemptionEnded"
-    assert "node n takes pod default/g-0 no longer: node(s)" in result.events[0].message
-    assert not bench.reserved(), "another node may have room"
-
-
-@pytest.mark.anyio
-async def test_places_are_given_back_when_a_pod_does_not_leave() -> None:
-    bench = PreemptingBench(gpus=2)
-    bench.comes("g", 2)
-    await bench.write()
-    await bench.write()
-    bench.ends("low-0")
-    seen: list[str] = []
-    for _ in range(30):
-        result = await bench.write(10)
-        seen += bench.reasons(result)
-        if "PreemptionEnded" in seen:
-            break
-        assert bench.reserved() == ["g-0", "g-1"], "reservations are renewed meanwhile"
-    assert "PreemptionEnded" in seen
-    assert not bench.reserved()
-    assert 120 <= bench.now_s - NOW <= 200
-
-
-@pytest.mark.anyio
 async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
     assert not bench.planner.without_room()
-
-
-@pytest.mark.anyio
-async def test_an_eviction_that_is_refused_wakes_the_next_round() -> None:
-    """It may choose others, or give the places up, and does not wait until something else changes."""
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    bench.cluster.refused = set(bench.cluster.pods)
-    woken = bench.woken
-    await bench.write()
-    assert (bench.cluster.evicted, bench.woken > woken) == ([], True)

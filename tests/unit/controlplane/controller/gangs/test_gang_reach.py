@@ -62,16 +62,6 @@ def _important(running: Pod) -> Pod:
     return msgspec.structs.replace(running, spec=msgspec.structs.replace(running.spec, priority=9))
 
 
-def test_a_node_that_changes_its_labels_is_looked_at_again() -> None:
-    bench = Bench()
-    bench.join(node("ny", type_="pool=x"))
-    bench.put(runs("r2", "ny", 0, 5))
-    bench.comes("b", {}, units=5)
-    assert said(bench.gangs_round(STARVED + 1))["b"] == "GangBehind"
-    bench.join(node("ny", type_="pool=y"))
-    assert [name for name in placed(bench.gangs_round(STARVED + 2)) if name.startswith("b")] == ["b-0", "b-1"]
-
-
 def test_nodes_are_asked_for_gangs_behind_it() -> None:
     """The cloud has no more nodes of one type, and would add one of the other at once."""
     bench = Bench()
@@ -99,14 +89,5 @@ def test_pods_leave_for_gangs_behind_it_where_it_could_not_go(on: Mapping[str, s
     bench = Bench()
     bench.join(node("ny", type_="pool=y"))
     bench.put(runs("low0", "ny", 0, 10), runs("low1", "ny", 1, 10))
-    bench.comes("b", on)
-    assert said(bench.gangs_round(STARVED + 1))["b"] == told
-
-
-@pytest.mark.parametrize(("on", "told"), [(Y, "GangWaiting"), (X, "GangBehind")])
-def test_only_those_are_told_of_it_whom_it_keeps_from_nodes(on: Mapping[str, str], told: str) -> None:
-    bench = Bench()
-    bench.join(node("ny", type_="pool=y"))
-    bench.put(*(_important(runs(f"s{gpu}", "ny", gpu, 10)) for gpu in range(2)))
     bench.comes("b", on)
     assert said(bench.gangs_round(STARVED + 1))["b"] == told

@@ -12,8 +12,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, in_worker_thread
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue, in_worker_thread
 from gputile.core.ledger.events import PodApplied
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
