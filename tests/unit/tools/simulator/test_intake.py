@@ -77,7 +77,6 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
     many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
     assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
-    assert verdict(tmp_path, *many * 20).split("\n")[-1] == "and at least 950 more mistakes"
 
 
 def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
