@@ -7,9 +7,11 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q
 RESULTS := .cache/tests
 # A test stands in REAL_FOLDERS if it needs Go, root, a package of Debian or Chromium.
-FOLDERS := tests/unit tests/costs tests/fuzz tests/stateful tests/integration tests/native
+FOLDERS := tests/stateful tests/costs tests/integration tests/native tests/fuzz tests/unit
 REAL_FOLDERS := tests/e2e tests/chart tests/release tests/privileged tests/web
 WORKERS ?= $(shell echo $$(($$(nproc) + 2))) # many tests wait
+# Files in the order of FOLDERS: left to itself pytest-xdist keeps the files with the longest tests for the end.
+BY_FILE := loadfile --no-loadscope-reorder
 PARTS ?= stateful
 MINUTES ?= 60
 PROFILE ?= test
@@ -17,7 +19,8 @@ NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples
 	docs/guides/install.md docs/guides/getting-started.md
 KUBERNETES ?= 1.30 1.37
 VERSIONED := $(addprefix tests/e2e/test_,policies.py webhook.py controller.py extender.py gangs.py \
-	preemption.py quotas.py chart.py flows.py failover.py outages.py security.py web.py node.py)
+	preemption.py quotas.py flows.py outages.py security.py node.py \
+	manifests.py::test_the_api_server_accepts_every_object_of_the_chart)
 DEMO := simulate --cluster examples/cluster.yaml -f examples/workloads.yaml -f examples/teams.yaml \
 	-f examples/too-large.yaml --compare packing
 
@@ -53,7 +56,7 @@ endef
 
 test: $(STAMP) ## all that needs only Python, a C compiler and pip: lint, types, imports and the tests of FOLDERS
 	@$(MAKE) --no-print-directory -j2 -O types lint imports
-	$(call run_tests,test,$(FOLDERS),loadfile)
+	$(call run_tests,test,$(FOLDERS),$(BY_FILE))
 
 e2e: $(STAMP) ## the real thing: tests on a real control plane, of the chart, of the image and of the page in Chromium
 	$(call run_tests,e2e,$(REAL_FOLDERS),loadgroup)
@@ -76,7 +79,7 @@ imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests of single parts
-	@$(PYTEST) tests/unit -n $(WORKERS) --dist loadfile --hypothesis-profile=$(PROFILE)
+	@$(PYTEST) tests/unit -n $$(($$(nproc) + 1)) --dist $(BY_FILE) --hypothesis-profile=$(PROFILE)
 
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done
@@ -128,10 +131,9 @@ fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control
 	@$(BIN)/python -m tests.localcluster.kubernetes_fields
 
 # Without an install, which compiles native/ and so fails while the headers are those of before.
-layouts: ## write the C headers of what C and Python have in common, and the include graph
+layouts: ## write the C headers of what C and Python have in common
 	@test -x $(BIN)/python || $(MAKE) $(STAMP)
 	@PYTHONPATH=src:. $(BIN)/python native/layouts.py
-	@PYTHONPATH=src:. $(BIN)/python -m native.includes
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt

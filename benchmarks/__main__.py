@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from benchmarks import (
     admission,
     agent,
+    claims,
     core,
     growth,
     http,
@@ -27,6 +28,7 @@ from benchmarks.report import Result, as_json, as_table
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     admission.NAME: admission.run,
     agent.NAME: agent.run,
+    claims.NAME: claims.run,
     core.NAME: core.run,
     growth.NAME: growth.run,
     http.NAME: http.run,

@@ -16,7 +16,7 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -62,20 +62,18 @@ class Bench:
         gangs = AdmissionConfiguration(gangs=True)
         self.ledger = Ledger(Configuration(placement=placement, admission=gangs))  # type: ignore[arg-type]
         self.engine = PlacementEngine(self.ledger, prices_later=True)
-        budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
-        self.feed = Informer(self.ledger, lambda _: None, (budgets, bound_pods))
+        evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
+        self.feed = Informer(self.ledger, lambda _: None, (evictable,))
         server: Any = _Server()
         self.unix_ns = 1
         clock = BinderClock(lambda: 0.0, lambda: self.unix_ns)
-        sources = EvictionSources(bound_pods, budgets)
         self.binder = Binder(self.engine, server, clock)
         self.verbs = ExtenderHandlers(
             self.engine,
             self.binder,
             lambda _: None,
             lambda: None,
-            sources=sources,
+            evictable=evictable,
         )
         self.names = [node.metadata.name for node in nodes]
 
@@ -224,7 +222,7 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays, supply = demand.demand(), engine.ledger.node_arrays.copy(), engine.supply()
         await asyncio.sleep(0)
-        engine.use_packing_state(await asyncio.to_thread(priced, asked, arrays, *supply))  # in a process of its own
+        engine.packing_state = await asyncio.to_thread(priced, asked, arrays, *supply)  # in a process of its own
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

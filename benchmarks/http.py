@@ -7,38 +7,23 @@ asking for /healthz, and is the number to compare with.
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import cast
 
 import aiohttp
 import msgspec
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
-from gputile.api.core import Pod
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.support.http_server import Server, holding
 
 NAME = "http"
 NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
-
-
-class _NoCluster:
-    """Nothing is bound here."""
-
-    async def bind(self, binding: object) -> None:
-        raise AssertionError
-
-    async def pod(self, namespace: str, name: str) -> None:
-        raise AssertionError
-
-    async def fence(self, namespace: str, name: str) -> None:
-        raise AssertionError
-
-    async def unbound(self) -> Sequence[Pod]:
-        raise AssertionError
 
 
 def run() -> Iterator[Result]:
@@ -48,7 +33,7 @@ def run() -> Iterator[Result]:
 
 async def _measure() -> list[Result]:
     engine, _ = filled(NODES, PODS)
-    cluster = _NoCluster()
+    cluster = cast(PodApi, None)  # nothing is bound here
     verbs = ExtenderHandlers(
         engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )

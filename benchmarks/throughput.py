@@ -8,12 +8,13 @@ before the scheduler starts.
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.extender import pod_body, write_cluster
+from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
 from tests.localcluster.processes import Process
@@ -40,12 +41,19 @@ class Rate:
     cpu_seconds: float
 
 
+def _gpu_pod(plane: ControlPlane, namespace: str, number: int) -> None:
+    limits = {"aliyun.com/gpu-mem": 1 + number % 4}
+    plane.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body(f"p{number}", limits))
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to schedule: with which extender, if any."""
+    """One way to schedule: with which extender, if any, and what is asked for. ``create`` creates a pod by number."""
 
     extender: Process | None = None
     url: str | None = None
+    options: SchedulerOptions = field(default_factory=lambda: SchedulerOptions(bind=True, managed_resources=MANAGED))
+    create: Callable[[ControlPlane, str, int], None] = _gpu_pod
 
 
 def run() -> Iterator[Result]:
@@ -69,7 +77,7 @@ def _compared(nodes: int) -> Iterator[Result]:
         with gputile, idle:
             for number in range(ROUNDS):
                 for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
-                    rates[name].append(_rate(plane, variants[name], f"{number}-{i}"))
+                    rates[name].append(rate(plane, variants[name], f"{number}-{i}", PODS))
     speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
     costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
     where = f"{nodes:,} nodes"
@@ -80,29 +88,19 @@ def _compared(nodes: int) -> Iterator[Result]:
         yield Result(NAME, f"{where}, {name}, CPU for a pod", costs[name] * 1e3, "ms", None, *ratios)
 
 
-def _rate(plane: ControlPlane, variant: Variant, round_name: str) -> Rate:
+def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> Rate:
     """Measure from a tenth of the pods bound to nine tenths of them."""
     namespace = plane.create_namespace(f"bench-{round_name}")
     path = f"/api/v1/namespaces/{namespace}/pods"
-
-    def create(number: int) -> None:
-        plane.api.post(path, pod_body(f"p{number}", {"aliyun.com/gpu-mem": 1 + number % 4}))
-
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(create, range(PODS)))
-    with _scheduler(plane, variant, f"scheduler-{round_name}") as scheduler:
+        list(pool.map(lambda number: variant.create(plane, namespace, number), range(pods)))
+    options: SchedulerOptions = variant.options if variant.url is not None else {}
+    with plane.start_scheduler(variant.url, name=f"scheduler-{round_name}", **options) as scheduler:
         working = [scheduler, *([variant.extender] if variant.extender else [])]
-        first, started, spent = _reached(plane, path, PODS // 10, working)
-        last, ended, spent_then = _reached(plane, path, PODS * 9 // 10, working)
+        first, started, spent = _reached(plane, path, pods // 10, working)
+        last, ended, spent_then = _reached(plane, path, pods * 9 // 10, working)
     plane.nodes.delete_all_pods_now(namespace)
     return Rate((last - first) / (ended - started), (spent_then - spent) / (last - first))
-
-
-def _scheduler(plane: ControlPlane, variant: Variant, name: str) -> Process:
-    """Start kube-scheduler with the variant's extender."""
-    if variant.url is None:
-        return plane.start_scheduler(name=name)
-    return plane.start_scheduler(variant.url, name=name, bind=True, managed_resources=MANAGED)
 
 
 def _reached(plane: ControlPlane, path: str, count: int, working: list[Process]) -> tuple[int, float, float]:

@@ -18,9 +18,7 @@ settings.register_profile("quick", settings.get_profile("test"), max_examples=20
 settings.register_profile("soak", settings.get_profile("test"), max_examples=500)
 settings.load_profile("test")  # another one by --hypothesis-profile
 
-pytest_plugins = ("pytester",)
 SEED = "--hypothesis-seed"
-REQUIREMENT = "--requirement"
 HANGS_S = 300.0  # what has not come true by then never does, however busy the machine is
 
 
@@ -30,20 +28,6 @@ def examples(count: int) -> int:
     Tests that name no number go by the profile.
     """
     return max(min(count, 10), count * settings().max_examples // 100)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run choose the tests of one requirement; docs/requirements.md lists the ids."""
-    parser.addoption(REQUIREMENT, action="append", default=[], metavar="ID", help="only tests that show requirement ID")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the requirements that were asked for."""
-    wanted = set(config.getoption(REQUIREMENT))
-    if wanted:
-        kept = [item for item in items if any(wanted & {*mark.args} for mark in item.iter_markers("requirement"))]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,7 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -69,12 +69,10 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
     for i in range(4):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu")))
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
-    budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
-    bound_pods = BoundPods(lambda uid: ledger.booking(uid) is not None)
-    feed, clock = Informer(ledger, lambda _: None, (budgets, bound_pods)), BinderClock(lambda: 0.0, lambda: 1)
+    evictable = EvictablePods(lambda uid: ledger.booking(uid) is not None)
+    feed, clock = Informer(ledger, lambda _: None, (evictable,)), BinderClock(lambda: 0.0, lambda: 1)
     binder = Binder(engine, cluster, clock)
-    sources = EvictionSources(bound_pods, budgets)
-    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, sources=sources)
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, evictable=evictable)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

@@ -10,10 +10,9 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.snapshot import node_state
 from gputile.kube.objects import Applied, Replaced
 from tests.costs.calls import calls
-from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
+from tests.fakes.corebuilders import gpu_node
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.gangs.test_gang_planner import member
 from tests.unit.tools.simulator.builders import node, pod
@@ -66,20 +65,3 @@ def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
     assert hash(msgspec.structs.replace(booking, version="9")) == hash(booking)
     assert msgspec.structs.replace(booking, host=HostResources(9, 9)) != booking
     assert booking != "a booking"
-
-
-def look(pods: int) -> int:
-    """Return how many functions are called to look at a node as if all its pods were gone."""
-    ledger = ledger_of(gpu_node("n", mode="share", sizes=[1 << 20] * 8))
-    for number in range(pods):
-        book(ledger, f"p{number}", "n", share(f"GPU-n-{number % 8}", 1024))
-    row = ledger.row_of["n"]
-    info, everybody = ledger.node_info(row), frozenset(booking.uid for booking in ledger.bookings())
-    assert info is not None
-    assert len(everybody) == pods
-    assert all(gpu.empty for gpu in node_state(ledger, row, info, everybody).gpus)
-    return calls(lambda: node_state(ledger, row, info, everybody))
-
-
-def test_a_look_at_a_node_without_its_pods_goes_through_them_once() -> None:
-    assert look(128) - look(16) < 10 * 112

@@ -9,11 +9,8 @@ import pytest
 
 from tests.localcluster import binaries
 from tests.localcluster.binaries import components_or_skip, prepare_visibly
-from tests.localcluster.browser import tab
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
-
-__all__ = ["tab"]
 
 HERE = Path(__file__).parent
 

@@ -2,16 +2,19 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
@@ -122,11 +125,18 @@ class ServedNode:
         pairs = (line.partition("=") for line in text.splitlines())
         return {name: value for name, _, value in pairs}
 
+    def inspected(self, *options: str) -> list[list[str]]:
+        """Return the words of each line of ``kubectl inspect cgpu``, the node's own line first."""
+        command = [str(Path(sys.executable).with_name("kubectl-inspect-cgpu")), *options]
+        environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": str(self.plane.kubeconfig()), "HOME": "/nonexistent"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return sorted(map(str.split, done.stdout.splitlines()), key=lambda line: line[:1] != [self.node.name])
+
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
         service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
+            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:

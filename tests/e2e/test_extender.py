@@ -1,10 +1,7 @@
 """The extender on a real kube-scheduler: GPUs, reasons, models."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,13 +10,12 @@ import yaml
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
-    ALLOCATION_ANNOTATION,
     GPU_CORE,
     GPU_MEMORY,
     GPUSHARE_INDEX,
     TOPOLOGY_GPU,
 )
-from gputile.controlplane.extender.pod_api import ApiServerPodApi
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
@@ -38,7 +34,6 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import (
     SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_GROUPS,
-    start_extender,
 )
 from tests.walk.documents import document_yaml
 
@@ -160,62 +155,6 @@ def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: Control
     assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
 
 
-@pytest.mark.requirement("M10", "M8")
-def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: str) -> None:
-    """What admission would refuse fits nowhere, and the event names field, rule and remedy."""
-    create(cluster, namespace, pod_body("odd", {GPU_MEMORY: 7}, labels={"aliyun.com/gpu-count": "2"}))
-    create(cluster, namespace, pod_body("seven", {GPU_MEMORY: 7, GPU_CORE: 7}))
-    for pod, text in (("odd", "cannot be divided evenly among 2 GPUs"), ("seven", "not a multiple of 5")):
-        cluster.wait(
-            lambda pod=pod, text=text: any(  # type: ignore[misc]
-                text in message for message in events_of(cluster, namespace, pod, "InvalidGPURequest")
-            ),
-            text,
-        )
-    assert bound(pods_in(cluster, namespace)) == {}
-
-
-@pytest.mark.requirement("U5")
-def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster: ControlPlane, namespace: str) -> None:
-    """It was stamped with 1 GiB, and the unit is 128 MiB now; what it is told to ask for is as much."""
-    before = pod_body("before", {GPU_MEMORY: 4}, nodeSelector=on("t4"))
-    before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
-    create(cluster, namespace, before)
-    text = "create it anew, and ask 32 units for its 4096 MiB"
-    cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text)
-    create(cluster, namespace, pod_body("anew", {GPU_MEMORY: 32}, nodeSelector=on("t4")))
-    wait_bound(cluster, namespace, 1)
-    (made,) = [each for each in pods_in(cluster, namespace) if each["spec"].get("nodeName")]
-    assert [share["mib"] for share in json.loads(made["metadata"]["annotations"][ALLOCATION_ANNOTATION])["cards"]] == [
-        4096
-    ]
-
-
-def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    """gputile simulate --from-cluster counts what runs there, in the unit in force, and sends nothing."""
-    create(cluster, namespace, pod_body("there", {GPU_MEMORY: 100}, nodeSelector=on("t4")))
-    wait_bound(cluster, namespace, 1)
-    workload = tmp_path / "pod.yaml"
-    body = pod_body("what-if", {GPU_MEMORY: 30}, nodeSelector=on("t4"))
-    workload.write_text(yaml.safe_dump(body), encoding="utf-8")
-    command = [
-        str(Path(sys.executable).with_name("gputile")),
-        "simulate",
-        "--from-cluster",
-        "-f",
-        str(workload),
-        "-o",
-        "json",
-    ]
-    result = subprocess.run(
-        [*command, f"--kubeconfig={cluster.kubeconfig()}"], capture_output=True, text=True, check=True
-    )
-    (decision,) = json.loads(result.stdout)["decisions"]
-    assert decision["node"] == "t4"
-    assert [(gpu["index"], gpu["units"], gpu["mib"]) for gpu in decision["gpus"]] == [(1, 30, 3840)]
-    assert set(bound(pods_in(cluster, namespace))) == {"there"}
-
-
 @pytest.mark.anyio
 @pytest.mark.requirement("B1")
 async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, namespace: str) -> None:
@@ -226,7 +165,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
 
     async with Connection(access) as connection:
-        real = ApiServerPodApi(connection, lambda: True)
+        real = PodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
         late = decision.binding(msgspec.convert(created, Pod), first)
         fenced = await real.fence(namespace, "late")
@@ -243,11 +182,3 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
         assert bound_since is not None
         assert bound_since.spec.node_name == "t4"
         assert "late" not in [pod.metadata.name for pod in await real.unbound()]
-
-
-def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:
-    extender, _ = start_extender(cluster, "ending", unit="128MiB", lease_seconds=3)
-    with extender:
-        extender.stop()
-        assert extender.exit_code == 0
-        assert "extender stops" in extender.log_text()

@@ -1,11 +1,8 @@
-"""Gangs on a real control plane: whole or not at all, whatever dies in the middle."""
+"""Gangs on a real control plane: whole or not at all. Components die in ``test_outages`` and ``test_soak``."""
 
-import random
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,20 +17,12 @@ from tests.e2e.extender import (
     pods_in,
     scheduled,
     why_pending,
-    write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
 SETTINGS = {"admission": {"gangs": True}}
-GANGS = 50
-# Halves of GPUs: 80 of them for about 250 pods of the first test's gangs, when 60 percent of all could run at once.
-CLUSTER = """
-nodes:
-- {name: 'n', count: 9, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
-"""
 SMALL = """
 nodes:
 - {name: s, count: 2, mode: cgpu, gpus: {count: 2, model: Tesla T4, memory: 16GiB}, taints: []}
@@ -56,85 +45,6 @@ def member(gang: str, size: int, number: int, units: int = HALF) -> dict[str, An
 def create(plane: ControlPlane, namespace: str, bodies: list[dict[str, Any]]) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda body: plane.api.post(f"/api/v1/namespaces/{namespace}/pods", body), bodies))
-
-
-def by_gang(plane: ControlPlane, namespace: str) -> dict[str, tuple[int, int]]:
-    """Return how many pods of each gang are bound, and how many there are; finished ones count as neither."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for pod in pods_in(plane, namespace):
-        if pod["status"]["phase"] == "Succeeded":
-            continue
-        count = counts[pod["metadata"]["labels"][GANG_NAME_LABEL]]
-        count[0] += bool(pod["spec"].get("nodeName"))
-        count[1] += 1
-    return {gang: (started, there) for gang, (started, there) in counts.items()}
-
-
-def settled(plane: ControlPlane, namespace: str, free_of: int) -> bool:
-    """Whether every gang is whole or waits, and no waiting one has room; ``free_of`` is how many halves there are."""
-    counts = by_gang(plane, namespace).values()
-    free = free_of - sum(started for started, _ in counts)
-    whole = all(started in (0, there) for started, there in counts)
-    return whole and all(there > free for started, there in counts if not started)
-
-
-def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
-    control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
-) -> None:
-    """No partial gang, all room that whole gangs can use is used, no deadlock, until all have run."""
-    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
-    sizes = {f"g{i:02}": random.Random(i).randint(2, 8) for i in range(GANGS)}
-    halves = 9 * 8 * 2
-    assert 0.5 < halves / sum(sizes.values()) < 0.7, "the test is about room for some of the gangs"
-    bodies = [member(gang, size, i) for gang, size in sizes.items() for i in range(size)]
-    random.Random(0).shuffle(bodies)
-    options = {"bind": True, "preempt": True, "managed_resources": MANAGED}
-    extender, url = start_extender(control_plane, settings=SETTINGS)
-    first, _ = start_controller(control_plane, "controller-1", settings=SETTINGS)
-    second, _ = start_controller(control_plane, "controller-2", settings=SETTINGS)
-    scheduler = control_plane.start_scheduler(url, **options)  # type: ignore[arg-type]
-    with extender, first, second, scheduler:
-        half = len(bodies) // 2
-        create(control_plane, namespace, bodies[:half])
-        _wait_for_some(control_plane, namespace, 1)
-        first.kill()
-        create(control_plane, namespace, bodies[half:])
-        _wait_for_some(control_plane, namespace, halves // 3)
-        scheduler.kill()
-        scheduler.start()
-        first.start()
-        runs = 0
-        while counts := by_gang(control_plane, namespace):
-            control_plane.wait(
-                lambda: settled(control_plane, namespace, halves),
-                "whole gangs to use all the room they can",
-                300.0,
-                0.3,
-            )
-            assert_nothing_over_allocated(control_plane)
-            counts = by_gang(control_plane, namespace)
-            running = sorted(gang for gang, (started, _) in counts.items() if started)
-            assert running, "gangs wait for each other"
-            if runs == 1:
-                second.kill()
-            _finish(control_plane, namespace, set(running[: max(1, len(running) // 2)]))
-            runs += 1
-        assert runs > 2, "all gangs ran at once: there was room for all"
-
-
-def _wait_for_some(plane: ControlPlane, namespace: str, count: int) -> None:
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) >= count, f"{count} pods to be bound")
-
-
-def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
-    """Have the pods of some gangs end."""
-    ended = [
-        pod["metadata"]["name"]
-        for pod in pods_in(plane, namespace)
-        if pod["metadata"]["labels"][GANG_NAME_LABEL] in gangs and pod["status"]["phase"] != "Succeeded"
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda name: plane.nodes.set_pod_phase(namespace, name, "Succeeded"), ended))
 
 
 @pytest.fixture(scope="module")

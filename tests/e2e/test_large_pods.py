@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import pytest
 
-from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, annotated, environment
+from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, annotated
 from tests.localcluster.admission import AGENT, Json, RunningWebhook, installed, pod, refusal, verdict
 from tests.localcluster.client import MERGE_PATCH, Api
 from tests.localcluster.controlplane import ControlPlane
@@ -111,18 +111,15 @@ def test_a_large_pod_is_judged_as_a_small_one(
         assert (f"[{rule}]" in said) if rule else not said, (rule, said)
 
 
-@pytest.mark.parametrize("count", [10, 300, 16_000])
+@pytest.mark.parametrize("count", [10, 300])
 def test_a_change_is_judged_whatever_else_a_pod_has(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str, count: int
 ) -> None:
-    """Also a pod with so many annotations that CEL would be stopped by the API server's limit of its cost."""
     api, path = control_plane.api, PODS.format(namespace)
     many = {f"a{i}": "" for i in range(count)}
-    kinds = (("plain", None), ("gpu", {MEM: 2}))
-    few = count < 1000  # a write of 16,000 takes a second
-    for name, limits in kinds if few else kinds[1:]:
+    for name, limits in (("plain", None), ("gpu", {MEM: 2})):
         api.post(path, pod(name, limits, meta={"annotations": many, "labels": {"a": "b"}}))
-        for place in (name, f"{name}/status") if few else (name,):
+        for place in (name, f"{name}/status"):
 
             def change(place: str = place, **meta: Json) -> str:
                 return refusal(api, "PATCH", f"{path}/{place}", {"metadata": meta}, MERGE_PATCH)
@@ -176,33 +173,3 @@ def test_no_small_pod_waits_for_the_webhook_and_every_large_one_does(
             assert refusal(trusted, "PATCH", f"{path}/large", booked, MERGE_PATCH) == ""
     finally:
         webhook.start()
-
-
-def test_a_refusal_names_field_and_rule_however_long_the_names_are(
-    control_plane: ControlPlane, webhook: RunningWebhook
-) -> None:
-    """The API server drops a policy's own message where it has more than 5 KiB, and tells a general one."""
-    one = environment("GPUTILE_" + "X" * 5000)
-    many = [
-        {"name": f"container-with-a-long-name-{i:030}", "image": "x", **environment("GPUTILE_A")} for i in range(60)
-    ]
-    bodies = [pod("p", container=one), pod("p")]
-    bodies[1]["spec"]["containers"] = many
-    for body in bodies:
-        said = verdict(control_plane.api, "default", body)
-        assert "spec.containers[" in said, said
-        assert "remove the variable" in said, said
-        assert ' [environment]","reason"' in said, "the message ends in the rule"
-
-
-def test_a_pod_without_containers_is_refused_by_the_api_server(
-    control_plane: ControlPlane, webhook: RunningWebhook
-) -> None:
-    """A mutating webhook's condition sees what the API server has not looked at yet."""
-    assert "spec.containers: Required value" in verdict(
-        control_plane.api, "default", {**pod("p"), "spec": {"containers": None}}
-    )
-
-
-def test_no_length_of_names_exceeds_what_cel_may_cost(control_plane: ControlPlane, webhook: RunningWebhook) -> None:
-    assert verdict(control_plane.api, "default", pod("p", container=environment("E" * 1_300_000))) == ""

@@ -8,18 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.walkthrough import walk
+from tests.localcluster.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_LINE = "Ctrl-C ends it"
-PATIENCE_S = 240.0
 
 
 @dataclass
@@ -107,16 +106,8 @@ def test_the_first_page_is_executed(local: LocalCluster) -> None:
         local.run("kubectl delete pods --all --now")
 
 
-def test_status_recognises_the_programs(local: LocalCluster) -> None:
-    """There is no Deployment of them, and nothing in the cluster says whether they are ready."""
-    local.until("gputile status", "controller holds the Lease gputile-controller")
-    done = local.run("gputile status")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (3, "gputile: OutsideOfPods"), done.stdout + done.stderr
-    assert "the webhook configuration gputile is there" in done.stdout
-
-
 def test_everything_that_the_local_cluster_says_works(local: LocalCluster) -> None:
-    """Each command ends well, and the pods of examples/workloads.yaml run on nodes of the kinds that the demo says."""
+    """Each command ends well, and all pods of examples/workloads.yaml run that the demo places."""
     for command in local.commands:
         done = local.run(command)
         assert done.returncode == (3 if "explain" in command else 0), f"{command}:\n{done.stdout}{done.stderr}"
@@ -138,7 +129,7 @@ def test_ctrl_c_ends_the_local_cluster_and_removes_everything(local: LocalCluste
 
 
 def _all_run(local: LocalCluster) -> None:
-    """Wait until all pods run that the simulator places, on as many of each node's GPUs."""
+    """Wait until all pods run that the simulator places."""
     simulate = f"{Path(sys.executable).with_name('gputile')} simulate --cluster examples/cluster.yaml"
     told = json.loads(local.run(f"{simulate} -f examples/workloads.yaml -o json").stdout)["decisions"]
     deadline = time.monotonic() + PATIENCE_S
@@ -149,14 +140,3 @@ def _all_run(local: LocalCluster) -> None:
             break
         assert time.monotonic() < deadline, f"{len(running)} of {len(told)} run"
         time.sleep(0.5)
-    assert _nodes_of(told) == _nodes_of(
-        {"pod": pod["metadata"]["name"], "node": pod["spec"]["nodeName"]} for pod in pods
-    )
-
-
-def _nodes_of(decisions: Iterable[dict[str, str]]) -> dict[str, set[str]]:
-    """Return the nodes by the workload, which is what a pod's name begins with; nodes of one kind count as one."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for each in decisions:
-        found[each["pod"].split("-")[0]].add(re.sub(r"-\d+$", "", each["node"]))
-    return found

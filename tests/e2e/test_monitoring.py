@@ -23,11 +23,8 @@ from tests.localcluster.neighbours import Prometheus, scraping
 pytestmark = pytest.mark.requirement("B7")
 
 SETTINGS = {"admission": {"gangs": True}}
-SCRAPED_S, CHURN_S = 120.0, 5.0
+CHURN_S = 5.0
 COUNTS = ("gputile_extender_pod_wait_seconds_count", "gputile_agent_call_seconds_count")
-_QUANTILE = re.compile(
-    r"histogram_quantile\([\d.]+, sum by \(le(?:, )?(\w*)\) \(rate\((\w+)_bucket(\S*)\[1m\]\)\)\) >= 0"
-)
 # What an alert compares with: the rest of its query has data while all is well.
 _BOUND = re.compile(r"\s(==|>|<)\s[\d\s*]+$")
 
@@ -52,7 +49,7 @@ def watched(
     """A node in mode cgpu, with all components of gputile beside it, and a Prometheus."""
     with (
         gpu_node(control_plane, node_programs, "watched", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
-        admission.installed(control_plane, policies=False, settings={"gpuMemoryUnit": "1GiB", **SETTINGS}) as webhook,
+        admission.installed(control_plane, settings={"gpuMemoryUnit": "1GiB", **SETTINGS}) as webhook,
     ):
         measure(here)
         control_plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its GPUs")
@@ -81,22 +78,7 @@ def wait_scraped(plane: ControlPlane, prometheus: Prometheus) -> None:
         return lambda: all(float(each["value"][1]) > moment for each in prometheus.query("timestamp(up)"))
 
     for _ in range(2):
-        plane.wait(since(time.time()), "a scrape", SCRAPED_S, 0.5)
-
-
-def quantiles_have_data_where_something_was_counted(prometheus: Prometheus) -> None:
-    """Compare each panel of a histogram with its count at the same moment: chance has no part in which is empty."""
-    now, found = time.time(), [_QUANTILE.fullmatch(query) for _, query in queries()]
-    compared = 0
-    for match in filter(None, found):
-        by, metric, where = match.groups()
-        counted = f"sum by ({by}) (rate({metric}_count{where}[1m])) > 0"
-        groups = [
-            {sample["metric"].get(by, "") for sample in prometheus.query(query, now)} for query in (match[0], counted)
-        ]
-        assert groups[0] == groups[1], match[0]
-        compared += 1
-    assert compared == sum("histogram_quantile" in query for _, query in queries()) > 0
+        plane.wait(since(time.time()), "a scrape", interval=0.5)
 
 
 def test_every_query_of_panels_and_alerts_has_data(watched: tuple[GpuNode, Prometheus], namespace: str) -> None:
@@ -128,14 +110,13 @@ def test_every_query_of_panels_and_alerts_has_data(watched: tuple[GpuNode, Prome
     # No kubelet offers GPUs for it, and no agent will say why.
     plane.nodes.create_node("silent", labels={MODE_LABEL: "unknown"}, capacity={"pods": "0"})
     try:
-        plane.wait(all_have_data, "data for every query", SCRAPED_S, 1.0)
+        plane.wait(all_have_data, "data for every query", interval=1.0)
     except TimeoutError as error:
         counts = [prometheus.query(query) for query in COUNTS]
         raise AssertionError(f"no data for {missing}; counted: {counts}") from error
     finally:
         plane.nodes.delete_node("silent")
     assert prometheus.down() == []
-    quantiles_have_data_where_something_was_counted(prometheus)
     found = prometheus.query(f'gputile_agent_container_memory_limit_bytes{{namespace="{namespace}"}}')
     assert {each["metric"]["pod"] for each in found} >= {"p0", "p1"}
     assert {each["metric"]["node"] for each in found} == {here.node.name}
@@ -145,6 +126,5 @@ def test_every_query_of_panels_and_alerts_has_data(watched: tuple[GpuNode, Prome
     plane.wait(
         lambda: not prometheus.query(f'gputile_agent_container_memory_limit_bytes{{namespace="{namespace}",pod="p0"}}'),
         "the series of the pod to end with it",
-        SCRAPED_S,
-        1.0,
+        interval=1.0,
     )

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.requirement("B1", "G1")
 NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
 NO_AGENT = "the agent of this node does not run"
-ENOUGH_S = 500  # on two cores that others use too
+ENOUGH_S = 900  # on two cores that others use too
 
 
 @pytest.fixture(scope="module")

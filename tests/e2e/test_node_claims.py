@@ -20,18 +20,12 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.claims.claim_files import KUBELET_FILE
+from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
-from tests.e2e.node import LIMITS
-from tests.e2e.node import VISIBLE
-from tests.e2e.node import GpuNode
-from tests.e2e.node import gpu_node
-from tests.e2e.node import probe_container
-from tests.e2e.node import probe_pod_of
 from tests.conftest import examples
-from tests.e2e.node import probe_pod
-from tests.e2e.node import told
-from tests.localcluster.client import is_ready
+from tests.e2e.extender import bound
+from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod, probe_pod_of, told
+from tests.localcluster.client import ApiError, is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES
 from tests.localcluster.processes import Process
@@ -90,6 +84,15 @@ def create_claim(here: GpuNode, namespace: str, name: str, memory: str = "") -> 
     here.plane.api.post(claims_path(namespace), body)
 
 
+def delete_claim(here: GpuNode, namespace: str, name: str) -> None:
+    """Delete a claim that may have been deleted before."""
+    try:
+        here.plane.api.delete(claims_path(namespace, name))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
 def claiming_pod(name: str, claim: str, **spec: Any) -> dict[str, Any]:
     container = probe_container("main", {}) | {"resources": {"claims": [{"name": "gpu"}]}}
     asks = [{"name": "gpu", "resourceClaimName": claim}]
@@ -131,7 +134,7 @@ def end(here: GpuNode, namespace: str) -> None:
     for pod in here.pods(namespace):
         here.delete_now(namespace, pod["metadata"]["name"])
     for claim in here.plane.api.get(claims_path(namespace))["items"]:
-        here.plane.api.delete(claims_path(namespace, claim["metadata"]["name"]))
+        delete_claim(here, namespace, claim["metadata"]["name"])
     here.plane.wait(lambda: not left(here), "claims to be released", 180.0, 0.5)
 
 
@@ -175,8 +178,9 @@ def test_pods_start_whoever_is_killed(node: GpuNode, namespace: str) -> None:
         for name in chance.sample(sorted(there), 2):
             there.remove(name)
             node.delete_now(namespace, name)
-            node.plane.api.delete(claims_path(namespace, name))
-        node.plane.api.delete(claims_path(namespace, chance.choice(sorted(there))))  # in use: it stays until then
+            delete_claim(node, namespace, name)
+        for name in sorted(bound(node.pods(namespace)).keys() & there)[:1]:
+            delete_claim(node, namespace, name)  # in use: it stays until the pod has gone
         chance.choice(deeds)(node)
     younger, url = node.agent.successor()
     replace(node, node.agent.process, younger, url)

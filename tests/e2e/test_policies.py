@@ -18,7 +18,7 @@ from gputile.core.admission.isolation_bypass import (
     broken_access,
 )
 from gputile.core.admission.pod_view import PodView
-from tests.localcluster.admission import EXAMPLES, Json, pod, verdict
+from tests.localcluster.admission import MANIFESTS, Json, pod, verdict
 from tests.localcluster.controlplane import ControlPlane
 
 MEM = "aliyun.com/gpu-mem"
@@ -50,7 +50,7 @@ PATHS = st.one_of(
 
 @pytest.fixture(scope="module")
 def policies(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    manifest = str(EXAMPLES / "policies.yaml")
+    manifest = str(MANIFESTS / "policies.yaml")
     control_plane.kubectl("apply", "-f", manifest)
     probe = pod("in-force", container={"env": [{"name": "GPUTILE_LIMITS", "value": "x"}]})
     control_plane.wait(lambda: "gputile" in verdict(control_plane.api, "default", probe), "the policies")

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.localcluster.processes import PATIENCE_S
+
 _FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HERE = re.compile(r"<<'?(\w+)'?")
 _LOOKING = re.compile(r"^(kubectl (get|inspect|describe) |gputile (status|inspect|explain) )")
-PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,16 @@ def _steps(block: str) -> Iterator[Step]:
         yield Step("\n".join(command), "\n".join(output))
 
 
-def walk(page: Path, environment: Mapping[str, str], directory: Path, around: Callable[[str], object]) -> None:
-    """Execute a page's commands in ``directory``; ``around`` is told of each before it runs.
+def walk(page: Path, environment: Mapping[str, str], directory: Path, done: Callable[[str], object]) -> None:
+    """Execute a page's commands in ``directory``; ``done`` is told of each that has run.
 
     Raises:
         AssertionError: one prints something else than the page shows; with both.
     """
     for step in steps_of(page):
-        around(step.command)
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            done = subprocess.run(
+            ran = subprocess.run(
                 ["bash", "-c", step.command],
                 env=dict(environment),
                 cwd=directory,
@@ -65,15 +65,15 @@ def walk(page: Path, environment: Mapping[str, str], directory: Path, around: Ca
                 text=True,
                 check=False,
             )
-            printed = done.stdout.rstrip("\n")
+            printed = ran.stdout.rstrip("\n")
             if matches(step.output, printed):
                 break
             looks = _LOOKING.match(step.command) is not None
             if not looks or time.monotonic() > deadline:
-                told = f"the page shows:\n{step.output}\nit printed:\n{printed}\n{done.stderr}"
+                told = f"the page shows:\n{step.output}\nit printed:\n{printed}\n{ran.stderr}"
                 raise AssertionError(f"{page.name}: $ {step.command}\n{told}")
             time.sleep(0.5)
-        around("")
+        done(step.command)
 
 
 def matches(shown: str, printed: str) -> bool:

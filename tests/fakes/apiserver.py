@@ -289,6 +289,8 @@ class FakeApiServer:
             return 201, self.put(request.path, obj)
         collection, _, name = request.path.rpartition("/")
         stored = self.store.get(collection, {}).get(name)
+        if stored is None and collection in self.store and "apply-patch" in request.headers.get("content-type", ""):
+            return 201, self.put(collection, request.json())
         if stored is None:
             raise Refused(404, "NotFound")
         if request.method == "PATCH":

@@ -1,6 +1,6 @@
 """Nodes and pods in one line each, for the tests of the core."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
@@ -10,8 +10,9 @@ from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocat
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, NodeApplied
+from gputile.core.ledger.events import Assumed, NodeApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 Amount = int | str | float
 GIB15 = 15 * 1024
@@ -109,3 +110,11 @@ def book(
 
 def allocation_text(*shares: GpuShare, whole: bool = False) -> str:
     return encode_allocation(Allocation(shares, {"main": shares}, 1024, whole=whole))
+
+
+def fits_without(ledger: Ledger, request: Request, node: str, gone: Iterable[str]) -> bool:
+    """Return whether a request gets GPUs of a node if the pods with these UIDs are not there."""
+    engine = PlacementEngine(ledger.snapshot())
+    for uid in gone:
+        engine.ledger.apply(PodDeleted(uid))
+    return isinstance(engine.decide(request, node, 0), Decision)

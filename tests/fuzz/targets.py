@@ -35,8 +35,7 @@ from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
-from gputile.node.agent.files import records
-from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError
+from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
@@ -393,7 +392,7 @@ TARGETS: Mapping[str, Target] = {
         (encode_assignment(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
-    "kubelet-checkpoint": Target(records.read_checkpoint, (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

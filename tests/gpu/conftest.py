@@ -65,11 +65,8 @@ def beside_a_neighbour(gpu: RealGpu) -> Iterator[Callable[[int], IsolatedContain
         def make(mib: int) -> IsolatedContainer:
             made.append(IsolatedContainer(neighbour.parent, gpu, {0: 2048}, turn=str(neighbour)))
             busy = made[-1].start([sys.executable, "-m", "gputile.node.isolation.probe", "time", "3600"])
-            assert busy.stdout is not None
-            assert busy.stdin is not None
-            assert busy.stdout.readline() == "ready\n"
-            busy.stdin.write("\n")
-            busy.stdin.flush()
+            assert busy.line() == "ready"
+            busy.go_on()
             made.append(IsolatedContainer(program.parent, gpu, {0: mib}, turn=str(program)))
             return made[-1]
 

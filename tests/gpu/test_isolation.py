@@ -14,7 +14,7 @@ import pytest
 from gputile.node.isolation.library import CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.nvml.nvml_probe import RealProbe
-from tests.native.container import IsolatedContainer, library
+from tests.native.container import IsolatedContainer, Program, library
 
 MIB = 1 << 20
 TAKES_AND_GIVES_BACK = """
@@ -90,7 +90,7 @@ def test_programs_that_are_killed_leave_nothing_and_nobody_has_more_than_the_lim
     assert used_now(nvml) <= before + 64 * MIB
 
 
-def used_together(nvml: RealProbe, programs: list[subprocess.Popen[str]]) -> int:
+def used_together(nvml: RealProbe, programs: list[Program]) -> int:
     """Return the bytes that programs have at one moment: they stand still meanwhile."""
     for program in programs:
         program.send_signal(signal.SIGSTOP)

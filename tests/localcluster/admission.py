@@ -12,12 +12,12 @@ import yaml
 
 from tests.localcluster.client import Api, ApiError, is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import EXAMPLES, SERVICE_ACCOUNT_GROUPS, configuration_file, write_configuration
 from tests.localcluster.machine import free_ports
 from tests.localcluster.processes import Process
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "webhook"
+MANIFESTS = EXAMPLES / "webhook"
 ACCOUNT = "system:serviceaccount:gputile:gputile-webhook"
-GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
 AGENT = "system:serviceaccount:gputile:gputile-agent"
 OPEN = {"gputile.io/unsafe-gpu-access": "allowed"}
 
@@ -27,20 +27,15 @@ Json = dict[str, Any]
 class RunningWebhook:
     """One replica, its ports, and the configuration file that it follows."""
 
-    def __init__(self, plane: ControlPlane, name: str = "webhook", port: int | None = None) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
-        self.name = name
-        port_free, self.health_port = free_ports(2)
-        self.port = port or port_free
-        self.configuration = plane.directory / f"{name}.configuration.yaml"
-        self.configure()
+        self.name = "webhook"
+        self.port, self.health_port = free_ports(2)
+        self.configuration = configuration_file(plane, self.name)
 
     def configure(self, **settings: Any) -> None:
         """Write the configuration file."""
-        document = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
-        temporary = self.configuration.with_suffix(".new")
-        temporary.write_text(yaml.safe_dump(document), encoding="utf-8")
-        temporary.rename(self.configuration)
+        write_configuration(self.configuration, settings)
 
     def start(self) -> Process:
         """Start it with exactly the rights that its example manifest grants, and wait until it is ready."""
@@ -55,7 +50,7 @@ class RunningWebhook:
             "--secret=gputile-webhook",
             "--configuration=gputile",
             f"--health-port={self.health_port}",
-            f"--kubeconfig={self.plane.kubeconfig(ACCOUNT, GROUPS)}",
+            f"--kubeconfig={self.plane.kubeconfig(ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
         ]
         return self.plane.start_process(self.name, command, ready=self.is_ready)
 
@@ -69,27 +64,14 @@ class RunningWebhook:
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0)
 
 
-def manifest_of(port: int, *, policies: bool = True) -> str:
-    """Return the example's configurations for a webhook on a port of this machine, which may be slow.
-
-    Without ``policies`` it is sent what these would judge, as by the chart.
-    """
-    text = (EXAMPLES / "webhook.yaml").read_text(encoding="utf-8")
-    text = text.replace("port: 443", f"port: {port}").replace("timeoutSeconds: 5", "timeoutSeconds: 30")
-    documents = list(yaml.safe_load_all(text))
-    if policies:
-        return yaml.safe_dump_all(documents)
-    for document in documents:
-        document["webhooks"] = [one for one in document["webhooks"] if not one["name"].startswith("large-pods")]
-        for each in document["webhooks"]:
-            each["matchConditions"] = [one for one in each["matchConditions"] if one["name"] != "amounts-may-be-wrong"]
-    return yaml.safe_dump_all(documents)
+def manifest_of(port: int) -> str:
+    """Return the example's configurations for a webhook on a port of this machine, which may be slow."""
+    text = (MANIFESTS / "webhook.yaml").read_text(encoding="utf-8")
+    return text.replace("port: 443", f"port: {port}").replace("timeoutSeconds: 5", "timeoutSeconds: 30")
 
 
 @contextmanager
-def installed(
-    plane: ControlPlane, *, policies: bool = True, settings: Mapping[str, object] | None = None
-) -> Iterator[RunningWebhook]:
+def installed(plane: ControlPlane, settings: Mapping[str, object] | None = None) -> Iterator[RunningWebhook]:
     """Install the example manifests and run the webhook that they point at; remove them at the end.
 
     ``settings`` is the webhook's configuration. The one thing that differs from a cluster is the Service: it leads to
@@ -97,21 +79,19 @@ def installed(
     """
     webhook = RunningWebhook(plane)
     webhook.configure(**(settings or {}))
-    manifests = [EXAMPLES / "rbac.yaml", *([EXAMPLES / "policies.yaml"] if policies else [])]
-    for manifest in manifests:
-        plane.kubectl("apply", "-f", str(manifest))
+    for manifest in ("rbac.yaml", "policies.yaml"):
+        plane.kubectl("apply", "-f", str(MANIFESTS / manifest))
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "gputile-webhook", "namespace": "gputile"},
         "spec": {"type": "ExternalName", "externalName": "localhost"},
     }
-    text = manifest_of(webhook.port, policies=policies)
-    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(service))
-    plane.kubectl("apply", "-f", "-", input=text)
+    for text in (yaml.safe_dump(service), manifest_of(webhook.port)):
+        plane.kubectl("apply", "-f", "-", input=text)
     try:
         webhook.start()
-        wait_in_force(plane, policies=policies)
+        wait_in_force(plane)
         yield webhook
     finally:
         if webhook.name in plane.processes:  # whichever start of it was the last
@@ -119,21 +99,19 @@ def installed(
         kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
         plane.kubectl("delete", kinds, "gputile", "--ignore-not-found")
         plane.kubectl("delete", "-n", "gputile", "service,secret", "gputile-webhook", "--ignore-not-found")
-        if policies:
-            plane.kubectl("delete", "-f", str(EXAMPLES / "policies.yaml"), "--ignore-not-found")
+        plane.kubectl("delete", "-f", str(MANIFESTS / "policies.yaml"), "--ignore-not-found")
         probe = pod("out-of-force", {"nvidia.com/gpu": "x/y"})
         plane.wait(lambda: "gputile" not in verdict(plane.api, "default", probe), "admission to be out of force")
 
 
-def wait_in_force(plane: ControlPlane, *, policies: bool = True) -> None:
+def wait_in_force(plane: ControlPlane) -> None:
     """Wait until the API server asks the webhook, and keeps the policies."""
     wrong = pod("in-force", {"nvidia.com/gpu": "1", "aliyun.com/gpu-mem": "1"})
     plane.wait(lambda: "[gpu-amount]" in verdict(plane.api, "default", wrong), "the webhook to be asked")
-    if policies:
-        forged = pod("in-force", meta={"annotations": {"gputile.io/allocation": "{}"}})
-        escape = pod("in-force", container={"env": [{"name": "GPUTILE_LIMITS", "value": "x"}]})
-        for body in (forged, escape):
-            plane.wait(lambda body=body: "gputile" in verdict(plane.api, "default", body), "the policies")  # type: ignore[misc]
+    forged = pod("in-force", meta={"annotations": {"gputile.io/allocation": "{}"}})
+    escape = pod("in-force", container={"env": [{"name": "GPUTILE_LIMITS", "value": "x"}]})
+    for body in (forged, escape):
+        plane.wait(lambda body=body: "gputile" in verdict(plane.api, "default", body), "the policies")  # type: ignore[misc]
 
 
 def pod(

@@ -1,9 +1,8 @@
 """Where the programs that tests run come from: the control plane, a node, and what people run beside gputile.
 
 Nobody publishes those of Go in a package registry, so they are built from the released modules once and kept in a
-cache; a few others are of Debian's packages. ``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of
-Kubernetes instead, and ``GPUTILE_KUBERNETES`` another minor version to build, one of those in ``modules``. All versions
-run on the same etcd. ``python -m tests.localcluster.binaries`` builds all of them.
+cache; a few others are of Debian's packages. ``GPUTILE_KUBERNETES`` names another minor version of Kubernetes to
+build, one of those in ``modules``; all run on the same etcd. ``python -m tests.localcluster.binaries`` builds all.
 """
 
 import contextlib
@@ -89,7 +88,8 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     Raises:
         ComponentMissing: one of them cannot be had; says which, and why.
     """
-    found = _given(names)
+    installed = shutil.which("kubectl") if "kubectl" in names else None
+    found = {"kubectl": Path(installed)} if installed else {}  # any recent one talks to 1.36
     modules: dict[Path, dict[str, str]] = {}
     for name in (name for name in names if name not in found and name != "runc"):
         module = _kubernetes_module() if name in _OF_KUBERNETES else COMPONENTS
@@ -117,22 +117,6 @@ def _kubernetes_module() -> Path:
     if minor not in others:
         raise ComponentMissing(f"{OTHER_VERSION}={minor}: known are {', '.join(sorted(others))}, or unset it")
     return others[minor]
-
-
-def _given(names: Sequence[str]) -> dict[str, Path]:
-    """Return those programs of the control plane that need not be built."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        kubectl = shutil.which("kubectl") if "kubectl" in names else None  # any recent kubectl talks to 1.36
-        return {"kubectl": Path(kubectl)} if kubectl else {}
-    found = {name: Path(assets) / name for name in names if name in ("etcd", *_OF_KUBERNETES)}
-    lacking = sorted(name for name, path in found.items() if not os.access(path, os.X_OK))
-    if lacking:
-        raise ComponentMissing(
-            f"KUBEBUILDER_ASSETS={assets} has no {', '.join(lacking)}; add it, or unset KUBEBUILDER_ASSETS "
-            "to have the control plane built"
-        )
-    return found
 
 
 def _stamps(module: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import httpx2 as httpx
 
 from tests.localcluster.identities import KeyPair
+from tests.localcluster.processes import PATIENCE_S
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -31,7 +32,7 @@ class Api:
         context = ssl.create_default_context(cafile=authority)
         context.load_cert_chain(identity.certificate, identity.key)
         limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-        self.http = httpx.Client(base_url=url, verify=context, limits=limits, timeout=30.0, trust_env=False)
+        self.http = httpx.Client(base_url=url, verify=context, limits=limits, timeout=PATIENCE_S, trust_env=False)
 
     def get(self, path: str, **query: str) -> Any:
         """Return the object or list at ``path``."""

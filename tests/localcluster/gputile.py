@@ -4,14 +4,12 @@ An agent runs behind its gateway on a real node, with the machine of the fake NV
 its example manifest.
 """
 
-import base64
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -23,6 +21,7 @@ from tests.fakes.hardware import with_gpu
 from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.commands import ManagedResource
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.identities import write_kubeconfig
 from tests.localcluster.machine import free_ports
 from tests.localcluster.node import RealNode
 from tests.localcluster.nodes import NodeSpec
@@ -31,12 +30,10 @@ from tests.localcluster.processes import Process, children, command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVICE_ACCOUNT = "system:serviceaccount:gputile:gputile-extender"
-CONTROLLER_ACCOUNT = "system:serviceaccount:gputile:gputile-controller"
 SERVICE_ACCOUNT_GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
 WEIGHT = 200  # as in examples/extender/scheduler.yaml
 # kube-scheduler takes no name of kubernetes.io here; the old one is rewritten before it ever sees a pod.
 MANAGED: list[ManagedResource] = [{"name": name} for name in GPU_RESOURCES if name != LEGACY_GPU]
-NAMESPACE, ACCOUNT = "gputile", "gputile-agent"
 TOKEN_SECONDS = 7200
 
 
@@ -70,22 +67,8 @@ def start_extender(
     ``unit`` is the cluster's memory unit, ``settings`` are more of its configuration. It is ready when it has listed
     the cluster.
     """
-    plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "rbac.yaml"))
-    port = free_ports(1)[0]
-    configuration = configuration_file(plane, name)
-    write_configuration(configuration, {"gpuMemoryUnit": unit, **(settings or {})})
-    url = f"http://127.0.0.1:{port}"
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("gputile"),
-        "extender",
-        f"--port={port}",
-        f"--config={configuration}",
-        f"--kubeconfig={plane.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
-        "--lease-namespace=gputile",
-        f"--lease-seconds={lease_seconds}",
-        f"--identity={name}",
-    ]
-    return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+    own = {"gpuMemoryUnit": unit, **(settings or {})}
+    return _start(plane, name, "extender", "--port", lease_seconds, own)
 
 
 def start_controller(
@@ -99,23 +82,30 @@ def start_controller(
 
     ``settings`` is its configuration. It is ready when it has listed the cluster, whether it acts or stands by.
     """
-    plane.kubectl("apply", "-f", str(EXAMPLES / "controller" / "rbac.yaml"))
-    port = free_ports(1)[0]
+    return _start(plane, name, "controller", "--health-port", lease_seconds, settings or {})
+
+
+def _start(
+    plane: ControlPlane, name: str, component: str, port_option: str, lease_seconds: int, settings: Mapping[str, object]
+) -> tuple[Process, str]:
+    plane.kubectl("apply", "-f", str(EXAMPLES / component / "rbac.yaml"))
+    (port,) = free_ports(1)
     configuration = configuration_file(plane, name)
-    write_configuration(configuration, settings or {})
-    url = f"http://127.0.0.1:{port}"
-    command: list[str | Path] = [
+    write_configuration(configuration, settings)
+    account = f"system:serviceaccount:gputile:gputile-{component}"
+    line: list[str | Path] = [
         Path(sys.executable).with_name("gputile"),
-        "controller",
-        f"--health-port={port}",
+        component,
+        f"{port_option}={port}",
         f"--config={configuration}",
-        f"--kubeconfig={plane.kubeconfig(CONTROLLER_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
+        f"--kubeconfig={plane.kubeconfig(account, SERVICE_ACCOUNT_GROUPS)}",
         "--lease-namespace=gputile",
-        "--lease=gputile-controller",
+        *(["--lease=gputile-controller"] if component == "controller" else []),
         f"--lease-seconds={lease_seconds}",
         f"--identity={name}",
     ]
-    return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+    url = f"http://127.0.0.1:{port}"
+    return plane.start_process(name, line, ready=lambda: is_ready(url)), url
 
 
 def configuration_file(plane: ControlPlane, extender: str) -> Path:
@@ -154,7 +144,9 @@ class NodeAgent:
         plane.kubectl("apply", "-f", str(EXAMPLES / "agent" / "rbac.yaml"))
         self.url = f"http://127.0.0.1:{port}"
         self.kubeconfig = node.directory / "agent.kubeconfig"
-        write_token_kubeconfig(self.kubeconfig, plane, NAMESPACE, ACCOUNT)
+        asked = {"spec": {"expirationSeconds": TOKEN_SECONDS}}
+        answer = plane.api.post("/api/v1/namespaces/gputile/serviceaccounts/gputile-agent/token", asked)
+        write_kubeconfig(self.kubeconfig, plane.url, plane.ca, {"token": answer["status"]["token"]})
         line: list[str | Path] = [
             Path(sys.executable).with_name("gputile"),
             "agent",
@@ -205,22 +197,3 @@ class NodeAgent:
         for pid in self.pids()[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def write_token_kubeconfig(path: Path, plane: ControlPlane, namespace: str, account: str) -> None:
-    """Write a kubeconfig with a new token of a ServiceAccount."""
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
-    answer = plane.api.post(
-        f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
-        {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}},
-    )
-    authority = base64.b64encode(plane.ca.read_bytes()).decode()
-    parts: dict[str, Any] = {
-        "cluster": {"server": plane.url, "certificate-authority-data": authority},
-        "user": {"token": answer["status"]["token"]},
-        "context": {"cluster": "x", "user": "x"},
-    }
-    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-    document |= {f"{kind}s": [{"name": "x", kind: part}] for kind, part in parts.items()}
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -8,7 +8,7 @@ import datetime
 import ipaddress
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,19 +126,23 @@ class Users:
         path = identity.certificate.with_suffix(".kubeconfig")
         with self._lock:
             if not path.exists():
-                write_kubeconfig(path, self._url, self._authority.certificate, user, identity)
+                pair = {"client-certificate": identity.certificate, "client-key": identity.key}
+                client = {f"{name}-data": _base64(file) for name, file in pair.items()}
+                write_kubeconfig(path, self._url, self._authority.certificate, client)
         return path
 
 
-def write_kubeconfig(path: Path, url: str, authority: Path, user: str, identity: KeyPair) -> None:
-    """Write the kubeconfig of one user at ``path``."""
-    client = {"client-certificate-data": _base64(identity.certificate), "client-key-data": _base64(identity.key)}
+def write_kubeconfig(
+    path: Path, url: str, authority: Path, user: Mapping[str, str], namespace: str = "default"
+) -> None:
+    """Write the kubeconfig of one user at ``path``; ``user`` is what it shows, a token or a certificate."""
+    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     document: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": CLUSTER, "cluster": {"server": url, "certificate-authority-data": _base64(authority)}}],
-        "users": [{"name": user, "user": client}],
-        "contexts": [{"name": CLUSTER, "context": {"cluster": CLUSTER, "user": user}}],
+        "clusters": [{"name": CLUSTER, "cluster": cluster}],
+        "users": [{"name": CLUSTER, "user": dict(user)}],
+        "contexts": [{"name": CLUSTER, "context": {"cluster": CLUSTER, "user": CLUSTER, "namespace": namespace}}],
         "current-context": CLUSTER,
     }
     path.touch(mode=0o600)

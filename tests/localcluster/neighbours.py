@@ -1,8 +1,7 @@
 """What people run beside gputile: Karpenter, Kueue's kinds, and a Prometheus.
 
 Karpenter's provider is kwok: it adds Node objects, and whoever tests plays what is on these machines. What Kueue's
-controllers write to Jobs and pods is played, too, as its pkg/controller/jobs has it: a Job is suspended or not, and the
-labels of the flavor are in its node selector; a pod has a gate of Kueue's or not. Prometheus is Debian's.
+controllers write to pods is played too: a pod has a gate of Kueue's or not. Prometheus is Debian's.
 """
 
 import json
@@ -63,7 +62,7 @@ def node_pool(name: str, instance: str, labels: Mapping[str, str]) -> dict[str, 
 def karpenter(plane: ControlPlane, program: Path, instance_types: list[dict[str, Any]]) -> Iterator[Process]:
     """Run Karpenter with these types of machines and no NodePool, for as long as the context lasts."""
     plane.kubectl("apply", "--server-side", *(f"--filename={definition}" for definition in _karpenter_definitions()))
-    plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=60s")
+    plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=300s")
     types = plane.directory / "instance-types.json"
     types.write_text(json.dumps(instance_types))
     node_class = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": _CLASS["kind"], "metadata": {"name": "default"}}
@@ -102,21 +101,10 @@ def kueue_kinds(plane: ControlPlane) -> Iterator[None]:
     definitions = [f"--filename={definition}" for definition in _kueue_definitions()]
     plane.kubectl("apply", "--server-side", *definitions)
     try:
-        plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=60s")
+        plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=300s")
         yield
     finally:
         plane.kubectl("delete", "--ignore-not-found", *definitions)
-
-
-def admit(plane: ControlPlane, namespace: str, job: str, flavor: Mapping[str, str]) -> None:
-    """Let a suspended Job go on, on the nodes of a flavor, whose labels are given."""
-    spec = {"suspend": False, "template": {"spec": {"nodeSelector": dict(flavor)}}}
-    plane.api.patch(f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}", {"spec": spec})
-
-
-def evict(plane: ControlPlane, namespace: str, job: str) -> None:
-    """Suspend a Job, whose pods the controller of Jobs then deletes."""
-    plane.api.patch(f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}", {"spec": {"suspend": True}})
 
 
 def ungate(plane: ControlPlane, namespace: str, pod: str) -> None:

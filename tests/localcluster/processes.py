@@ -24,7 +24,7 @@ if os.getppid() != int(sys.argv[1]):
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 TAIL_BYTES = 4000
-PATIENCE_S = 120.0  # a shared machine may stand still for a while
+PATIENCE_S = 300.0  # a shared machine may stand still for a while; what has not come true by then never does
 
 
 class ProcessFailed(RuntimeError):
@@ -91,7 +91,7 @@ class Process:
         """What it exited with; a negative number is the signal that ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
-    def stop(self, patience: float = 60.0) -> None:
+    def stop(self, patience: float = PATIENCE_S) -> None:
         """Ask it to end (SIGTERM), and kill it after ``patience`` seconds."""
         if self._child is None or self._killed:
             return

@@ -51,6 +51,24 @@ def program(name: str, *flags: str, with_library: bool = False, with_driver: boo
     return path
 
 
+class Program(subprocess.Popen[str]):
+    """A program in a container; what it prints is read line by line."""
+
+    def line(self) -> str:
+        assert self.stdout is not None
+        return self.stdout.readline().removesuffix("\n")
+
+    def go_on(self) -> None:
+        """Give it the line that it waits for."""
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
+
+    def end(self) -> None:
+        self.kill()
+        self.communicate()
+
+
 class Gpus(Protocol):
     """The GPUs of a machine, in the order of their indices, and what makes a program see them."""
 
@@ -73,17 +91,17 @@ class IsolatedContainer:
         self.limits.write_bytes(encode_limits(limits, turn, overhead_mib))
         self.usage.write_bytes(bytes(USAGE_BYTES))
         self.variables = {"GPUTILE_DIRECTORY": str(directory)}
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Program] = []
 
     def environment(self, preload: bool = True) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         loaded = {"LD_PRELOAD": str(library())} if preload else {}
         return {**inherited, **self._gpus.environment(), **self.variables, **loaded}
 
-    def start(self, command: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
+    def start(self, command: Sequence[str | Path], **variables: str) -> Program:
         environment = {**self.environment(), **variables}
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, env=environment, text=True, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = Program(command, env=environment, text=True, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
         self._processes.append(process)
         return process
 
@@ -105,11 +123,10 @@ class IsolatedContainer:
         prelude = "from tests.native.client import *\n"
         return self.run([sys.executable, "-c", prelude + code], **variables)
 
-    def hold(self, code: str) -> subprocess.Popen[str]:
+    def hold(self, code: str) -> Program:
         """Start Python code that prints a line when it has what it holds, and goes on until its input ends."""
         process = self.start([sys.executable, "-c", f"from tests.native.client import *\n{code}"])
-        assert process.stdout is not None
-        assert process.stdout.readline(), process.communicate()[1]
+        assert process.line(), process.communicate()[1]
         return process
 
     def messages(self, code: str, **variables: str) -> str:

@@ -85,8 +85,7 @@ def test_where_nvml_lists_no_processes_free_memory_is_compared(one_gpu: Callable
     )
     code = "print(Cuda().info())"
     assert container.python(code, GPUTILE_FAKE_NVML_BLIND="1") == f"({256 - 128 - before}, 256)\n"
-    sibling.kill()
-    sibling.communicate()
+    sibling.end()
     assert container.python(code, GPUTILE_FAKE_NVML_BLIND="1") == "(192, 256)\n"
 
 
@@ -132,8 +131,7 @@ def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(one_gpu: Calla
     filled = container.hold("cuda = Cuda()\ncuda.linear(192)\nprint(1, flush=True)\nimport time; time.sleep(600)")
     assert container.python(TRIES).split() == ["2"] * 6  # CUDA_ERROR_OUT_OF_MEMORY
     assert container.gpus.gpus()[0].peak == 256 << 20
-    filled.kill()
-    filled.communicate()
+    filled.end()
     assert container.python("print(Cuda().info())") == "(192, 256)\n"
     assert container.gpus.gpus()[0].peak == 256 << 20
 

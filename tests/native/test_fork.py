@@ -1,6 +1,5 @@
 """Processes that fork: all that an allocation's processes hold is counted, once, and nobody waits for a lost lock."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,17 +21,6 @@ PRELUDE = "import os\nfrom tests.native.client import *\n"
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def go_on(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
 
 
 def share_time(container: Container, stack: ExitStack, directory: Path) -> ArbiterProcess:
@@ -82,69 +70,15 @@ if os.fork() == 0:
 os.wait()
 """
     parent = container.start([sys.executable, "-c", code])
-    assert line_of(parent) == "0 2"
+    assert parent.line() == "0 2"
     parent.kill()
     parent.wait()
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(37), cuda.linear(36))") == "36 2 0\n"
-    go_on(parent)
+    parent.go_on()
     assert parent.stdout is not None
     assert parent.stdout.read() == ""  # the child has ended: it had the other end
     assert container.python("print(Cuda().info()[0])") == "256\n"
     assert container.gpus.gpus()[0].peak <= 256 * MIB
-
-
-@pytest.mark.requirement("M4")
-def test_children_made_before_the_first_use_share_one_limit(one_gpu: Maker) -> None:
-    """A server that forks its workers first, as torch's and gunicorn's do, has one limit with them.
-
-    Contexts are not charged here: those of the simulated driver take nothing, so NVML does not list their processes,
-    and what others take meanwhile would count for them.
-    """
-    container = one_gpu(256, overhead_mib=0)
-    out = container.python("""
-import os
-ends = []
-for _ in range(8):
-    answer, tell = os.pipe()
-    wait, release = os.pipe()
-    if os.fork() == 0:
-        os.close(release), [os.close(end) for _, end in ends]
-        cuda = Cuda()
-        os.write(tell, bytes([sum(cuda.linear(10) == OK for _ in range(8))]))
-        os.read(wait, 1)
-        os._exit(0)
-    os.close(wait)
-    ends.append((answer, release))
-got = sum(os.read(answer, 1)[0] for answer, _ in ends)
-cuda = Cuda()
-print(got, cuda.info()[0], cuda.linear(6), cuda.linear(2))
-for _, release in ends:
-    os.close(release)
-for _ in ends:
-    os.wait()
-print(cuda.info()[0])
-""")
-    assert out.splitlines() == ["25 6 0 2", "250"]
-
-
-@pytest.mark.requirement("M4")
-def test_a_killed_child_gives_back(one_gpu: Maker) -> None:
-    """What a killed child held is its parent's to take, and what the parent holds stays counted."""
-    out = one_gpu(256).python("""
-import os, signal
-cuda = Cuda()
-assert cuda.linear(100) == OK
-answer, tell = os.pipe()
-child = os.fork()
-if child == 0:
-    os.write(tell, bytes([Cuda().linear(150)]))
-    signal.pause()
-print(os.read(answer, 1)[0], cuda.linear(50))
-os.kill(child, signal.SIGKILL)
-os.waitpid(child, 0)
-print(cuda.info()[0], cuda.linear(150), cuda.linear(10))
-""")
-    assert out.splitlines() == ["0 2", "156 0 2"]
 
 
 @pytest.mark.requirement("M4")
@@ -188,10 +122,10 @@ while True:
     {launch}
 """
     parent = container.start([sys.executable, "-c", code])
-    assert line_of(parent) == "child"
+    assert parent.line() == "child"
     parent.kill()
     parent.wait()
-    go_on(parent)
-    assert line_of(parent) == "orphan"
+    parent.go_on()
+    assert parent.line() == "orphan"
     out = container.python(f"cuda = Cuda()\n{work}\nfor _ in range(100):\n    {launch}\nprint('after')")
     assert out == "after\n"

@@ -87,11 +87,9 @@ def test_free_is_never_more_than_the_gpu_has(tmp_path: Path) -> None:
             "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.linear(200), flush=True)\ninput()",
         ]
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "0\n"
+    assert process.line() == "0"
     assert second.python("cuda = Cuda(); print(cuda.info(), cuda.linear(100), cuda.linear(50))") == "(56, 200) 2 0\n"
-    process.kill()
-    process.communicate()
+    process.end()
 
 
 @pytest.fixture

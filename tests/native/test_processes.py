@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,16 +16,15 @@ from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.native_layouts import USAGE_BYTES
 from tests.integration.arbiter.process import ArbiterProcess
-from tests.native.container import Container, program
+from tests.native.container import Container, Program, program
 
 Maker = Callable[..., Container]
 MIB = 1 << 20
 
 
-def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line == "started\n", (line, process.communicate(), process.returncode)
+def started(process: Program) -> Program:
+    line = process.line()
+    assert line == "started", (line, process.communicate(), process.returncode)
     return process
 
 
@@ -40,8 +38,7 @@ def test_64_allocators_and_kills(one_gpu: Maker) -> None:
     for seed in range(64, 96):
         time.sleep(0.02)
         victim = running.pop(chance.randrange(len(running)))
-        victim.kill()
-        victim.communicate()
+        victim.end()
         running.append(started(container.start([stress, str(seed), "1", "0"])))
     for process in running:
         process.send_signal(signal.SIGKILL)
@@ -64,14 +61,11 @@ print(sum(cuda.linear(2) == OK for _ in range(20)), flush=True); input()
 """
     running = [started(container.start([sys.executable, "-c", code])) for _ in range(16)]
     for process in running:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert sum(int(process.stdout.readline()) for process in running if process.stdout) == 50
+        process.go_on()
+    assert sum(int(process.line()) for process in running) == 50
     assert container.gpus.gpus()[0].peak == 100 * MIB
     for process in running:
-        process.kill()
-        process.communicate()
+        process.end()
 
 
 @pytest.mark.requirement("M4")
@@ -113,16 +107,12 @@ print(cuda.linear(100), cuda.linear(100), flush=True)
 input()
 """
     process = started(container.start([sys.executable, "-c", code]))
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stdout.readline() == "2\n"
+    assert process.line() == "2"
     assert container.python("print(Cuda().info()[0])") == "156\n"
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "0 2\n"
+    process.go_on()
+    assert process.line() == "0 2"
     assert container.python("print(Cuda().info()[0])") == "56\n"
-    process.kill()
-    process.communicate()
+    process.end()
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
@@ -193,27 +183,8 @@ ctypes.CDLL(None).pthread_exit(None)
 """
     process = started(container.start([sys.executable, "-c", code]))
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(200))") == "156 2\n"
-    process.kill()
-    process.communicate()
+    process.end()
     assert container.python("print(Cuda().info()[0])") == "256\n"
-
-
-@pytest.mark.requirement("M4")
-def test_forked_children_count_for_themselves(one_gpu: Maker) -> None:
-    """A child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
-    out = one_gpu(256).python("""
-import os, sys, subprocess
-cuda = Cuda()
-assert cuda.linear(100) == OK
-child = os.fork()
-if child == 0:
-    mine = Cuda()
-    print(mine.info()[0], mine.linear(100), mine.linear(100), flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print(cuda.info()[0], cuda.linear(150), cuda.info()[0])
-""")
-    assert out.splitlines() == ["156 0 2", "156 0 6"]
 
 
 TRAINER = """
@@ -234,8 +205,7 @@ input()
 def worker_of_a_dead_trainer(container: Container) -> int:
     """Return the process ID of a forked worker whose parent was killed with 200 MiB; a program by exec is left too."""
     process = started(container.start([sys.executable, "-c", TRAINER], PYTHONUNBUFFERED="1"))
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
+    child = int(process.line())
     process.kill()
     process.wait()
     return child
@@ -314,16 +284,12 @@ os.execvp("sleep", ["sleep", "60"])
 """
     container = one_gpu(256)
     process = container.start([sys.executable, "-c", code], CODE=code)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert [process.stdout.readline() for _ in range(6)] == ["256 0\n"] * 6
+    assert [process.line() for _ in range(6)] == ["256 0"] * 6
     started(process)
     assert container.python("print(Cuda().info()[0])") == "156\n"
-    process.stdin.write("\n")
-    process.stdin.flush()
+    process.go_on()
     until(lambda: container.python("print(Cuda().info()[0])") == "256\n")
-    process.kill()
-    process.communicate()
+    process.end()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -353,15 +319,6 @@ def test_threads_that_are_cancelled_while_they_make_a_context(one_gpu: Maker) ->
 
 
 @pytest.mark.requirement("M4")
-def test_threads(one_gpu: Maker) -> None:
-    """Threads of one process, in every way to memory: all that was counted is given back."""
-    container = one_gpu(40)
-    refused = container.run([program("stress"), "7", "8", "400"]).split()[1]
-    assert int(refused) > 0
-    assert container.python("print(Cuda().info()[0])") == "40\n"
-
-
-@pytest.mark.requirement("M4")
 def test_signals_do_not_break_the_count(one_gpu: Maker) -> None:
     """System calls that a signal interrupts are made again."""
     container = one_gpu(64)
@@ -374,49 +331,6 @@ def test_signals_do_not_break_the_count(one_gpu: Maker) -> None:
     assert container.python("print(Cuda().info()[0])") == "64\n"
 
 
-@pytest.mark.requirement("M4")
-def test_512_processes(one_gpu: Maker) -> None:
-    """Slots of the dead are taken again: more processes than slots, one after the other."""
-    container = one_gpu(64)
-    stress = program("stress")
-    for _ in range(11):
-        running = [container.start([stress, "1", "1", "1"]) for _ in range(50)]
-        assert all(process.wait() == 0 for process in running)
-        for process in running:
-            process.communicate()
-    assert container.python("print(Cuda().info()[0])") == "64\n"
-
-
-def test_a_killed_test_leaves_no_programs(one_gpu: Maker) -> None:
-    """What a test has started ends with it, also where it had no time to clean up."""
-    container = one_gpu(256)
-    code = f"""
-import subprocess, sys
-client = "from tests.native.client import *; print('started', flush=True); input()"
-for command in (["{program("stress")}", "1", "1", "0"], [sys.executable, "-c", client]):
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    child.stdout.readline()
-    print(child.pid, flush=True)
-sys.stdin.readline()
-"""
-    parent = container.start([sys.executable, "-c", code])
-    assert parent.stdout is not None
-    children = [int(parent.stdout.readline()) for _ in range(2)]
-    parent.kill()
-    parent.wait()
-    end = time.monotonic() + 60
-    while any(lives(pid) for pid in children):
-        assert time.monotonic() < end, children
-        time.sleep(0.01)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.requirement("B7")
 def test_peak_and_refusals_are_counted_for_the_container(one_gpu: Maker) -> None:
     """Of all of its processes, and whichever way memory is asked for; what a trim makes room for is no refusal."""
@@ -427,11 +341,9 @@ cuda = Cuda()
 print([cuda.linear(60), cuda.linear(30), cuda.linear(60), cuda.linear(60)], flush=True); input()
 """
     process = container.start([sys.executable, "-c", code])
-    assert process.stdout is not None
-    assert process.stdout.readline() == "[0, 0, 2, 2]\n"
+    assert process.line() == "[0, 0, 2, 2]"
     assert read_usage(container.usage, 1) == (GpuUsage(90 * MIB, 90 * MIB, 2),)
-    process.kill()
-    process.communicate()
+    process.end()
     assert read_usage(container.usage, 1) == (GpuUsage(0, 90 * MIB, 2),), "what it held has ended with it"
     pools = """
 cuda = Cuda()

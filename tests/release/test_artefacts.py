@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from release.artefacts import (
     build_python,
     write_sums,
 )
-from release.python_packages import build_distribution, environment
 from release.sources import Sources
 from release.verification import verify_release
 
@@ -93,15 +91,3 @@ def test_krew_finds_the_plugins(built: Path) -> None:
             entry = packed.getmember(found["bin"])
             assert entry.mode & 0o111
             assert "LICENSE" in packed.getnames()
-
-
-def test_without_an_address_there_is_nothing_for_krew(tmp_path: Path) -> None:
-    assert list(build_krew_manifests(replace(RELEASE, url=""), tmp_path)) == []
-
-
-def test_the_archive_of_the_sources_builds_the_wheel_beside_it(built: Path, tmp_path: Path) -> None:
-    sdist = built / f"gputile-{VERSION}.tar.gz"
-    with tarfile.open(sdist) as packed:
-        packed.extractall(tmp_path, filter="data")
-    wheel = build_distribution(tmp_path / f"gputile-{VERSION}", "wheel", tmp_path / "dist", environment(EPOCH))
-    assert wheel.read_bytes() == (built / wheel.name).read_bytes()

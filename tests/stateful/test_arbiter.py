@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
-from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS
 from tests.conftest import examples
-from tests.unit.node.arbiter.machine import Client, Machine
+from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
 
 QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS
 NAMES = ("a", "b", "c", "d")
@@ -38,7 +38,7 @@ shares = st.builds(
 class Turns(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.turns = TimeSliceScheduler(QUANTUM, LONGEST_WAIT)
+        self.turns = OneGpu(QUANTUM, LONGEST_WAIT)
         self.now = 0
         self.asked: dict[int, int] = {}
         self.holds: dict[int, tuple[int, int | None]] = {}

@@ -18,7 +18,7 @@ from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import fence_off
-from gputile.controlplane.extender.pod_api import NoLongerActive
+from gputile.controlplane.extender.pod_api import NoLongerActive, PodApi
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
@@ -40,18 +40,26 @@ STEPS = (
 FATES = (*Fate, *(Fate.LOST_LATE,) * 6)
 
 
-class View:
+class View(PodApi):
     """The API server as one extender reaches it: without the Lease it sends nothing."""
 
     def __init__(self, cluster: ModelCluster) -> None:
         self.cluster = cluster
         self.active = True
-        self.pod, self.fence, self.unbound = cluster.pod, cluster.fence, cluster.unbound
 
     async def bind(self, binding: Binding) -> None:
         if not self.active:
             raise NoLongerActive("the Lease was lost")
         await self.cluster.bind(binding)
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        return await self.cluster.pod(namespace, name)
+
+    async def fence(self, namespace: str, name: str) -> Pod | None:
+        return await self.cluster.fence(namespace, name)
+
+    async def unbound(self) -> list[Pod]:
+        return await self.cluster.unbound()
 
 
 class Extender:

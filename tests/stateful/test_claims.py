@@ -29,8 +29,7 @@ from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.claim_files import KUBELET_FILE, ClaimFiles
-from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.driver import KUBELET_FILE, ClaimFiles, ClaimsDriver
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles

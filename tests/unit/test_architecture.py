@@ -144,7 +144,7 @@ def test_the_agents_state_is_changed_in_few_places() -> None:
     """What loops, answers and touches the world assigns nothing of the state itself."""
     agent, found = SOURCE / "node" / "agent", []
     for path in agent.rglob("*.py"):
-        if path.stem in {"allocation_state", "holdings", "allocation", "advertise", "records"}:
+        if path.stem in {"allocation_state", "holdings", "allocation", "advertise", "allocation_files"}:
             continue
         for node in ast.walk(tree(path)):
             targets = node.targets if isinstance(node, ast.Assign) else []

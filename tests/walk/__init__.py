@@ -42,7 +42,7 @@ MODES, KINDS, EXTENDER = "e2e/test_node_modes.py", "e2e/test_node_kinds.py", "e2
 WEBHOOK, NODEPOOL = "e2e/test_webhook.py", "unit/tools/nodepool/test_nodepool.py"
 PAGES = f"{FLOWS}::test_every_command_of_the_page_does_what_the_page_shows"
 FORMS = f"{WEBHOOK}::test_300_pods_of_every_form_through_kubectl"
-EACH_MODE = f"{MODES}::test_modes_switch_to_each_other"
+EACH_MODE = f"{MODES}::test_each_mode_offers_its_own_resources"
 TABLES = f"{MODES}::test_the_tables_of_binpack_and_spread"
 NEW_UNIT = f"{MODES}::test_the_unit_changes_under_running_pods"
 EVERY_WAY = f"{NODEPOOL}::test_every_way_is_what_it_was"
@@ -82,9 +82,9 @@ STATEMENTS = (
           f"{KINDS}::test_replicas_of_whole_gpus_are_for_one_trust_group"),
     _says("002", "2 つのメカニズム", "and by MIG", f"{KINDS}::test_mig_instances_and_the_whole_gpu_beside_them"),
     _lifted("002", "均等に分割", "time is shared evenly only, without priorities",
-            "integration/arbiter/test_sharing.py::test_weights_1_to_3"),
+            "stateful/test_arbiter.py::test_shares_converge_to_the_weights"),
     _lifted("002", "ワークロードが不足する", "a workload may starve",
-            "integration/arbiter/test_sharing.py::test_a_low_weight_and_a_low_priority_progress"),
+            "unit/node/arbiter/test_timeslice_scheduler.py::test_a_low_priority_does_not_starve"),
     _lifted("002", "メモリの分離はありません", "memory is not isolated on a GPU",
             "integration/agent/test_isolation.py::test_a_container_of_an_isolated_mode",
             "native/test_families.py::test_counts_against_the_limit"),

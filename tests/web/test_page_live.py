@@ -103,16 +103,6 @@ async def test_nine_tabs_of_one_browser_are_all_drawn_and_that_in_sight_is_live(
         assert tab.errors == []
 
 
-async def test_nine_tabs_in_sight_see_changes_and_get_answers(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        await look(tab, page)
-        tabs = [tab, *[await another(tab, page.address.partition("?")[0]) for _ in range(8)]]
-        put(page.cluster, bound("new", "a", 1, 2))
-        for each in tabs:
-            await each.until("document.querySelector('[data-pod=\"default/new\"]')")
-            assert await each.run("fetch('/api/pod?namespace=default&name=p').then((answer) => answer.status)") == 200
-
-
 async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a")) as page:
         way = Way(page.port)
@@ -135,19 +125,6 @@ async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab:
         page.cluster.refused = {}
         await tab.until(LIVE)
         assert await tab.run(SAID) == ""
-        await way.cut()
-
-
-async def test_a_way_that_carries_nothing_any_more_is_not_live(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        way = Way(page.port)
-        await way.open()
-        await tab.open(page.address.replace(f":{page.port}", f":{way.port}"))
-        await tab.until(LIVE)
-        way.stand_still()
-        await tab.run("(() => { const now = performance.now(); performance.now = () => now + 50000; })()")
-        await tab.until(f"({SAID}).startsWith('gputile web does not answer')")
-        assert not await tab.run(LIVE)
         await way.cut()
 
 
@@ -177,24 +154,6 @@ async def test_places_of_a_gang_come_hatched_and_go_when_they_end_or_their_pod_i
         put(page.cluster, bound("stays", "a", 1, 6))
         await tab.until(f"{block.format('stays')} && !{block.format('stays')}.classList.contains('reserved')")
         assert "reserved" not in await tab.run("document.querySelector('[data-row=\"a\"]').textContent")
-        assert tab.errors == []
-
-
-async def test_a_place_that_others_are_still_to_leave_is_not_told_as_overbooked(tab: Tab) -> None:
-    """A pod that preempts has its place kept while those who leave are still there; that is no GPU with too much."""
-    gpu = share("GPU-a-0", 6 * GIB)
-    ends_ns = time.time_ns() + 3600 * 10**9
-    place = Allocation((gpu,), {}, GIB, mode="cgpu")
-    kept = Reservation("preemption-1", 1, 1, "a", ends_ns, place, first=True, preemption=True)
-    preempts = pod("preempts", mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(kept)})
-    async with served(machine("a"), bound("leaves", "a", 0, 15), preempts) as page:
-        await look(tab, page)
-        block = "document.querySelector('[data-pod=\"default/preempts\"]')"
-        assert await tab.run(f"{block}.title") == "default/preempts: 6 GiB, reserved for it"
-        assert await tab.run("document.querySelector('.tile em')?.textContent") is None
-        assert "gang" not in await tab.run("document.getElementById('view-tiles').textContent")
-        put(page.cluster, bound("strange", "a", 0, 3))
-        await tab.until("document.querySelector('.tile em')?.textContent === '! overbooked'")
         assert tab.errors == []
 
 

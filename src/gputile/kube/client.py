@@ -24,6 +24,7 @@ from gputile.kube.credentials import Credential
 from gputile.kube.errors import (
     AnswerLost,
     ConnectionFailed,
+    Gone,
     KubeError,
     ServerError,
     TooManyRequests,
@@ -31,7 +32,7 @@ from gputile.kube.errors import (
     api_error,
     redirected,
 )
-from gputile.kube.objects import NO_QUERY, Query
+from gputile.kube.objects import NO_QUERY, PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject
 from gputile.kube.timing import SYSTEM_CLOCK, Backoff, Clock
 from gputile.version import VERSION
 
@@ -288,3 +289,50 @@ def _watchful_socket(address: tuple[Any, ...]) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     return made
+
+
+async def list_pages(
+    connection: Connection,
+    path: str,
+    decoder: ObjectDecoder[T],
+    query: Query,
+    *,
+    page_size: int = PAGE_SIZE,
+    seconds: float | None = None,
+) -> tuple[str, Replaced[T]]:
+    """Return the version of the list and all its objects, read from a quorum in pages of ``page_size``.
+
+    ``seconds`` is the limit of one page; None: the connection's own.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    objects: list[T] = []
+    unreadable: list[UnreadableObject] = []
+    asked = {**query, "limit": str(page_size)}
+    while True:
+        try:
+            body = await connection.get(path, asked, within=seconds)
+        except Gone:
+            if "limit" not in asked:
+                raise
+            # the continue token has expired: the whole list at once is the one way that always comes to an end
+            asked = dict(query)
+            objects, unreadable = [], []
+            continue
+        metadata, page = decoder.page(body)
+        objects += page.objects
+        unreadable += page.unreadable
+        if not metadata.continue_:
+            return metadata.resource_version, Replaced(objects, unreadable)
+        asked = {**asked, "continue": metadata.continue_}
+
+
+async def list_all(connection: Connection, path: str, kind: type[T], query: Query | None = None) -> list[T]:
+    """Return all objects at ``path`` that can be read, those of a selection by ``query``.
+
+    Raises:
+        KubeError: the list cannot be read.
+    """
+    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
+    return list(replaced.objects)

@@ -6,16 +6,13 @@ is it done object by object, and what still does not fit becomes an ``Unreadable
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import ListMeta, ObjectMeta, Status
-from gputile.kube.errors import BadAnswer, Gone, status_error
-
-if TYPE_CHECKING:
-    from gputile.kube.client import Connection
+from gputile.kube.errors import BadAnswer, status_error
 
 PAGE_SIZE = 500
 # Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
@@ -194,50 +191,3 @@ def _text(value: object) -> str:
 
 def _unreadable(identity: ObjectMeta, error: Exception) -> UnreadableObject:
     return UnreadableObject(identity.namespace, identity.name, identity.uid, str(error))
-
-
-async def list_pages(
-    connection: "Connection",
-    path: str,
-    decoder: ObjectDecoder[T],
-    query: Query,
-    *,
-    page_size: int = PAGE_SIZE,
-    seconds: float | None = None,
-) -> tuple[str, Replaced[T]]:
-    """Return the version of the list and all its objects, read from a quorum in pages of ``page_size``.
-
-    ``seconds`` is the limit of one page; None: the connection's own.
-
-    Raises:
-        KubeError: it cannot be read.
-    """
-    objects: list[T] = []
-    unreadable: list[UnreadableObject] = []
-    asked = {**query, "limit": str(page_size)}
-    while True:
-        try:
-            body = await connection.get(path, asked, within=seconds)
-        except Gone:
-            if "limit" not in asked:
-                raise
-            # the continue token has expired: the whole list at once is the one way that always comes to an end
-            asked = dict(query)
-            objects, unreadable = [], []
-            continue
-        metadata, page = decoder.page(body)
-        objects += page.objects
-        unreadable += page.unreadable
-        if not metadata.continue_:
-            return metadata.resource_version, Replaced(objects, unreadable)
-        asked = {**asked, "continue": metadata.continue_}
-
-
-async def list_all(connection: "Connection", path: str, kind: type[T], query: Query | None = None) -> list[T]:
-    """Return all objects at ``path`` that can be read, those of a selection by ``query``.
-
-    Raises:
-        KubeError: the list cannot be read.
-    """
-    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
-    return list(replaced.objects)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
 from gputile.api.core import is_older
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_pages
 from gputile.kube.errors import (
     AnswerLost,
     BadAnswer,
@@ -26,17 +26,7 @@ from gputile.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from gputile.kube.objects import (
-    PAGE_SIZE,
-    ObjectDecoder,
-    Query,
-    Replaced,
-    T,
-    UnreadableObject,
-    WatchEvent,
-    WatchLine,
-    list_pages,
-)
+from gputile.kube.objects import PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject, WatchEvent, WatchLine
 from gputile.kube.timing import Backoff
 from gputile.support.metrics import MetricsRegistry, Values
 

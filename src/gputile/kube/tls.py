@@ -73,13 +73,9 @@ class ClusterTls:
         return context
 
 
-class _EncryptedKey(ValueError):
-    """A private key that needs a pass phrase."""
-
-
 def _no_pass_phrase() -> NoReturn:
     """Refuse a key that is encrypted; OpenSSL would ask the terminal for the pass phrase, and wait for ever."""
-    raise _EncryptedKey("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
+    raise ValueError("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
 
 
 @contextmanager
@@ -91,7 +87,7 @@ def _named(fields: str, *files: str) -> Iterator[None]:
     except ssl.SSLError as error:
         why = f": {error.reason}" if error.reason else ""
         raise ValueError(f"{named}: no PEM that can be used{why}") from error
-    except _EncryptedKey as error:
+    except ValueError as error:
         raise ValueError(f"{named}: {error}") from error
     except OSError as error:
         raise ValueError(f"{named}: {error.strerror or error}") from error

@@ -23,13 +23,13 @@ from tests.localcluster.images import write_program_image, write_sample_image
 from tests.localcluster.machine import LOOPBACK
 from tests.localcluster.node import Outfit, RealNode
 from tests.localcluster.podnetwork import API_SERVER, PodNetwork
+from tests.localcluster.processes import PATIENCE_S
 
 GPUTILE_IMAGE = REFERENCE
 SCHEDULER_IMAGE = "registry.k8s.io/kube-scheduler"
 GPU_NODE, PLAIN_NODE = "with-gpus", "without-gpus"
 # A kubelet looks for new configuration once a minute, and without the address of a DNS complains about each pod.
 KUBELET = {"syncFrequency": "5s", "clusterDNS": [LOOPBACK], "clusterDomain": "cluster.local"}
-PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True)

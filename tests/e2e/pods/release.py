@@ -19,7 +19,7 @@ GPUTILE = Path(sys.executable).with_name("gputile")
 # Everything that can be switched on without other software.
 VALUES = {"gpuMemoryUnit": "128MiB", "networkPolicies.enabled": True}
 COMPONENTS = {"agent": 2, "controller": 2, "scheduler": 2, "webhook": 2}  # on two nodes
-DEPLOYED_WITHIN_S = 240
+DEPLOYED_WITHIN_S = 600
 _COMPONENT = "app.kubernetes.io/component"
 
 

@@ -1,13 +1,13 @@
 """What may go wrong with an installation: ``gputile status`` names it, and what runs runs on."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.chart.helmcli import HelmFailed
 from tests.e2e.node import probe_pod
-from tests.e2e.pods.cluster import GPU_NODE, GPUTILE_IMAGE, PLAIN_NODE
+from tests.e2e.pods.cluster import GPU_NODE, GPUTILE_IMAGE
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
 
@@ -81,15 +81,12 @@ def test_a_webhook_without_the_right_to_its_certificates_is_named(release: PodRe
     release.wait_deployed()
 
 
-def run_foreign(release: PodRelease, name: str, node: str, labels: Mapping[str, str]) -> None:
-    """Run a pod that another project's manifest labels so."""
-    body = probe_pod(name, {}, labels=labels, nodeName=node, hostNetwork=False, tolerations=[{"operator": "Exists"}])
-    release.cluster.plane.api.post("/api/v1/namespaces/default/pods", body)
-
-
+@pytest.mark.requirement("G6")
 def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None:
     """Both would hand out the same GPUs, so gputile offers none until the other one has left."""
-    run_foreign(release, "nvidia-device-plugin-x7k2p", GPU_NODE, {"name": "nvidia-device-plugin-ds"})
+    labels, tolerations = {"name": "nvidia-device-plugin-ds"}, [{"operator": "Exists"}]
+    spec = {"nodeName": GPU_NODE, "hostNetwork": False, "tolerations": tolerations}
+    release.cluster.create(probe_pod("nvidia-device-plugin-x7k2p", {}, labels=labels, **spec))
     told = "pod default/nvidia-device-plugin-x7k2p belongs to it"
     release.cluster.wait(lambda: "OtherPluginFound" in release.status().stdout, "the node's row to name the plugin")
     said = release.status("-o", "json")
@@ -99,16 +96,6 @@ def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None
     release.cluster.wait(lambda: "OtherPluginFound" not in release.status().stdout, "gputile to serve the node again")
     release.cluster.create(sample_pod("afterwards", 16))
     assert said_by(release.cluster, "afterwards") == share_of(2048)
-
-
-def test_another_extender_is_named(release: PodRelease) -> None:
-    """It keeps no component from running, and gives away GPUs where it serves the same nodes."""
-    run_foreign(release, "their-scheduler", PLAIN_NODE, {"component": "gpushare-schd-extender"})
-    release.cluster.wait(
-        lambda: "pod default/their-scheduler: another extender runs there" in release.status().stdout, "its name"
-    )
-    said = release.status()
-    assert (said.returncode, "take it out of kube-scheduler's configuration" in said.stdout) == (0, True)
 
 
 def test_half_an_upgrade_is_named_until_helm_ends_it(release: PodRelease) -> None:

@@ -111,22 +111,17 @@ def test_each_component_has_the_rights_of_its_features(changing: PodRelease) -> 
     assert_nothing_lacks(release, 256)
     cluster.clear()
 
-    switch(release, 512, {"preemption.enabled": True})
+    switch(release, 512, {"preemption.enabled": True, "features.batch": True})
     fill(release, 512, 10 * 1024)  # the node has room for one more, and no GPU has
     cluster.create(prioritized("by-gputile", GPU_MIB // 512, "high"))
     assert said_by(cluster, "by-gputile") == share_of(GPU_MIB)
-    assert_nothing_lacks(release, 512)
-    cluster.clear()
-
-    switch(release, 1024, {"features.batch": True})
-    fill(release, 1024, 10 * 1024)
     for name in ("gang-0", "gang-1"):
-        pod = prioritized(name, GPU_MIB // 1024, "high")
+        pod = prioritized(name, GPU_MIB // 512, "high")
         pod["metadata"]["labels"] = {GANG_NAME_LABEL: "gang", GANG_SIZE_LABEL: "2"}
         cluster.create(pod)
     for name in ("gang-0", "gang-1"):
         assert said_by(cluster, name) == share_of(GPU_MIB)
-    assert_nothing_lacks(release, 1024)
+    assert_nothing_lacks(release, 512)
     cluster.clear()
 
     scaling = {"enabled": True, "nodeTypes": [NODE_TYPE]}

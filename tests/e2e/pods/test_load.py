@@ -15,7 +15,7 @@ from tests.e2e.pods.release import PodRelease
 from tests.localcluster.client import ApiError
 
 AT_ONCE = 12
-ROLLOUT_S = 480.0  # all components, one after the other, on a machine that others use
+ROLLOUT_S = 900.0  # all components, one after the other, on a machine that others use
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.requirement("G1", "B1")]
 
 

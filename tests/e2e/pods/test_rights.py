@@ -98,10 +98,10 @@ def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str
     return found
 
 
-def assert_powerless(found: dict[str, Any], process: str = "/opt/gputile/bin/") -> None:
+def assert_powerless(found: dict[str, Any]) -> None:
     """No capability now or ever, no process but its container's, no device, no mount, nobody's Secrets and pods."""
     assert (found["capabilities"], found["no_new_privileges"], found["seccomp"]) == (0, "1", FILTERED)
-    assert process in found["first_process"]
+    assert "/opt/gputile/bin/" in found["first_process"]
     for act in ("mounts", "unshares", "unshares_users", "makes_devices", "opens_disks"):
         assert not found[act], act
     assert (found["secrets"], found["creates_pods"]) == (FORBIDDEN, FORBIDDEN)
@@ -119,11 +119,7 @@ def test_from_the_components_of_the_control_plane(release: PodRelease, component
 
 @contextmanager
 def stand_in(release: PodRelease, pod: dict[str, Any], container: str) -> Iterator[dict[str, Any]]:
-    """A pod with all that the chart gives a pod and this one container of it, which waits instead of its work.
-
-    A container that ends at once, or whose image has no program but its own, lets nobody try anything. What it may do
-    is a matter of its pod, not of its image.
-    """
+    """A pod with all that the chart gives a pod and this one container of it, which waits instead of ending at once."""
     spec = pod["spec"]
     (found,) = (each for each in spec["containers"] + spec.get("initContainers", []) if each["name"] == container)
     name = f"in-place-of-{container}"
@@ -143,20 +139,10 @@ def stand_in(release: PodRelease, pod: dict[str, Any], container: str) -> Iterat
     release.cluster.create(body)
     own = f"--namespace={release.namespace}"
     try:
-        release.cluster.kubectl("wait", own, "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        release.cluster.kubectl("wait", own, "--for=condition=Ready", f"pod/{name}", "--timeout=300s")
         yield body
     finally:
         release.cluster.kubectl("delete", own, f"pod/{name}")
-
-
-def test_from_kube_scheduler(release: PodRelease) -> None:
-    """It has the extender's account, since one pod has one."""
-    pod = release.pods("scheduler")[0]
-    with stand_in(release, pod, "kube-scheduler") as place:
-        found = intrude(release, place, "kube-scheduler", PLAIN_NODE)
-    assert found["uid"] == NOBODY
-    assert_powerless(found, process=WAITS[-1])
-    assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY["scheduler"]
 
 
 def test_from_the_agents_init_container(release: PodRelease) -> None:

@@ -64,7 +64,7 @@ def test_a_container_has_its_own_file_alone(release: PodRelease, user: int) -> N
     cluster = release.cluster
     names = {"first": False, "second": False, "third": True}
     cluster.create(*(looking_pod(name, user, host) for name, host in names.items()))
-    cluster.kubectl("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=300s")
     found = {name: json.loads(cluster.run_in("default", name, "python", "-c", LOOKS)) for name in names}
     assert len({each["host_user"] for each in found.values()}) == 3
     assert found["third"]["host_user"] == 0 < min(found["first"]["host_user"], found["second"]["host_user"])

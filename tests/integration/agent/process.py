@@ -16,6 +16,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.resource_claims import RESOURCE_SLICES_PATH
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.kube.objects import Applied, Deleted, WatchEvent
@@ -37,7 +38,7 @@ class ClusterApi(FakeApiServer):
     def __init__(self, scene: Scene) -> None:
         super().__init__()
         self.cluster = scene.cluster
-        self.store = {PODS: {}, NODES: {}}
+        self.store = {PODS: {}, NODES: {}, RESOURCE_SLICES_PATH: {}}
         self.on_node(Applied(self.cluster.node))
         self.cluster.on_pods, self.cluster.on_node = self.on_pods, self.on_node
 

@@ -11,6 +11,7 @@ import pytest
 from gputile.node.gateway.claims import ClaimsPlugin
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from gputile.node.gateway.registration import RefusedError
+from tests.conftest import HANGS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
@@ -73,7 +74,7 @@ async def test_health_is_told_to_those_who_listen_when_it_changes(short: Path, m
     async with serving(short) as plugin, calling(short) as channel:
         stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
         heard = aiter(stream(b""))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_S):
             assert await anext(heard) == b"well"
             await plugin.serve(b"well")
             await plugin.serve(b"sick")

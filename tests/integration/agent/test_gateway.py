@@ -37,19 +37,19 @@ def run_gateway(directory: Path, agent: str) -> "subprocess.Popen[str]":
 def test_an_agent_that_cannot_start_says_so_with_the_gateways_exit_status(short: Path, agent: str, status: int) -> None:
     """What another start does not mend is left to the kubelet, which shows it."""
     with run_gateway(short, agent) as gateway:
-        gateway.communicate(timeout=60)
+        gateway.communicate(timeout=HANGS_S)
         assert gateway.returncode == status
 
 
 @pytest.mark.requirement("G1")
 def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> None:
     with run_gateway(short, SILENT_AGENT) as gateway:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS_S
         while not (found := children(gateway.pid)):
             assert time.monotonic() < deadline, "no agent was started"
             time.sleep(0.02)
         gateway.terminate()
-        gateway.communicate(timeout=60)
+        gateway.communicate(timeout=HANGS_S)
         assert gateway.returncode == 0
         assert not Path(f"/proc/{found[0]}").exists()
 
@@ -65,7 +65,7 @@ async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch
     monkeypatch.setattr(NodeLock, "take", refuse)
 
     async with scene(short, "share") as here:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_S):
             await here.hung_up()
 
 
@@ -94,7 +94,7 @@ async def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(gateway, "QUIET_FOR_S", 0.2)
 
     async with scene(short, "share") as here:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_S):
             await here.hung_up()
 
 
@@ -148,7 +148,7 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     await registrar.advertise((GPU_MEMORY,), {GPU_MEMORY: b""})
     task = asyncio.create_task(registrar.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_S):
             await asked_thrice.wait()
         assert list(directory.glob("gputile-gpu-mem-*.sock"))
         assert not registered.is_set()
@@ -159,7 +159,7 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
         kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
         monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 10.0)  # this one answers, however busy the machine
         await kubelet.start({})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGS_S):
             await registered.wait()
         await kubelet.kill()
     finally:

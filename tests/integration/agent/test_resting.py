@@ -9,6 +9,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from tests.conftest import HANGS_S
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.process import ProcessScene, process_scene
@@ -30,7 +31,7 @@ def resting(here: ProcessScene) -> bool:
 
 async def answered(url: str) -> str:
     def ask() -> str:
-        with urlopen(url, timeout=60) as answer:
+        with urlopen(url, timeout=HANGS_S) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(ask)

@@ -1,8 +1,6 @@
 """The arbiter's process on real sockets: what it tells whom, and what it makes of bytes that are no messages."""
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -150,21 +148,6 @@ def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path)
         second.send(Assignment((AssignedContainer(str(path.parent), (GpuClaim(GPU),)),)))
         second.stop()
         Peer(path)
-
-
-def test_it_ends_with_the_agent(tmp_path: Path) -> None:
-    """Standard input closes when the agent dies, however it dies."""
-    process = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(HANGS_S) == 0
-
-
-def test_a_lock_that_cannot_be_had_is_said(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(tmp_path)]
-    ended = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=HANGS_S, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == f"error: the lock {tmp_path} cannot be taken: Is a directory\n"
 
 
 def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:

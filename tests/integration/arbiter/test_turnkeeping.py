@@ -80,28 +80,6 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
 
 
 @pytest.mark.anyio
-async def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
-    claim = NodeLock(tmp_path / "owner", "b")
-    older, younger = (
-        NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
-        NodeFiles(tmp_path, claim, UsageFiles(tmp_path / "usage")),
-    )
-    older.prepare("one")
-    former = ArbiterProcess(older, lambda: shares_of(older, "one"))
-    latter = ArbiterProcess(younger, lambda: shares_of(younger, "one"))
-    path = older.allocations / "one" / SOCKET
-    former.refresh()
-    await until(lambda: answers(path))
-    claim.take()
-    latter.refresh()
-    former.refresh()
-    await until(lambda: former.pid is None and latter.pid is not None and answers(path))
-    await latter.stop()
-    assert not answers(path)
-    await former.stop()
-
-
-@pytest.mark.anyio
 @pytest.mark.requirement("G4")
 async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

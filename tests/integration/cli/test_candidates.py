@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HANGS_S
 from tests.unit.cli.programs import arguments
 
 
@@ -24,7 +25,9 @@ def asked(shell: str, line: str) -> dict[str, str]:
 def completed(line: str, shell: str = "bash") -> list[str]:
     """Return what the last word of a line may become, as ``gputile`` tells a shell."""
     environment = os.environ | asked(shell, line)
-    done = subprocess.run(arguments("main"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        arguments("main"), env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
     assert done.stderr == ""
     return [each.partition("\t")[0] for each in done.stdout.splitlines() if each]  # fish is told helps, too
 

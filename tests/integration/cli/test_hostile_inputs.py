@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import threading
@@ -10,48 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import typer.main
 from typer.testing import CliRunner, Result
 
-from gputile.cli.app import PEOPLE, app
+from gputile.cli.app import app
 from tests.unit.cli.programs import arguments
 from tests.unit.tools.simulator.manifests import POD
 
 pytestmark = pytest.mark.requirement("B4", "U11")
 
 run = CliRunner()
-SOON_S: Final = 30  # a machine that runs all tests at once is slow; what hangs takes longer
+SOON_S: Final = 120  # a machine that runs all tests at once is slow; what hangs takes longer
 CODES: Final = (0, 1, 2, 3)
-TEXTS: Final = (
-    "",
-    " ",
-    "-",
-    "--",
-    "0",
-    "-1",
-    "1e999",
-    "nan",
-    "-inf",
-    "9" * 400,
-    "0x10",
-    "١٢",
-    "🦄" * 50,
-    "a" * 5000,
-    "a b\tc\nd",
-    "\x1b[2J",
-    "%s%n{0}",
-    "[red]x[/red]",
-    "../../../etc/passwd",
-    "/",
-    "/dev/null",
-    "/proc/self/mem",
-    "http://[::1",
-    "null",
-    "{}",
-)
 CLUSTER: Final = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
@@ -115,38 +86,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def base(command: str, place: Path) -> list[str]:
-    """Return words with which a command would do something, and nothing of the machine's own configuration."""
-    live = ["--kubeconfig", str(place / "missing")]
-    cluster = ["--cluster", str(place / "cluster")]
-    return {
-        "simulate": ["simulate", *cluster, "-f", str(place / "pod")],
-        "inspect": ["inspect", *cluster],
-        "explain": ["explain", "w", *cluster, "--cluster", str(place / "pod")],
-        "status": ["status", *live],
-        "nodepool": ["nodepool", "--set", "provider=gke"],
-        "replay": ["replay", str(place / "empty")],
-        "version": ["version"],
-        "top": ["top", *cluster],
-        "web": ["web", *live],
-    }[command]
-
-
-def options(command: str) -> Iterator[Any]:
-    found = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
-    yield from (each for each in found.params if each.param_type_name == "option" and not each.is_flag)
-
-
-@pytest.mark.parametrize("command", list(PEOPLE))
-def test_every_option_takes_any_text(command: str, place: Path) -> None:
-    chance = random.Random(command)
-    for option in options(command):
-        for text in chance.sample(TEXTS, 9):
-            judged([*base(command, place), option.opts[0], text])
-        for name in ("missing", "directory", *chance.sample(sorted(FILES), 3)):
-            judged([*base(command, place), option.opts[0], str(place / name)])
-
-
 @pytest.mark.parametrize("name", [*FILES, "missing", "directory"])
 def test_files_that_are_none_of_those_that_are_asked_for(name: str, place: Path) -> None:
     file, cluster = str(place / name), str(place / "cluster")
@@ -193,20 +132,6 @@ def raw(data: bytes) -> Answer:
 
 
 HTML: Final = b"<html><body>Please log in</body></html>"
-ANSWERS: Final[dict[str, Answer]] = {
-    "401": plain(401, HTML),
-    "403": plain(403, b'{"kind":"Status","reason":"Forbidden","message":"no"}'),
-    "404": plain(404, HTML),
-    "429": plain(429, b"", **{"Retry-After": "0"}),
-    "500": plain(500, b"\xff\xfe" * 100),
-    "null": plain(200, b"null"),
-    "no items": plain(200, b'{"kind":"Status","status":"Success"}'),
-    "items of nothing": plain(200, b'{"metadata":{},"items":[null,1,{}]}'),
-    "items no list": plain(200, b'{"metadata":{},"items":{"a":1}}'),
-    "half a body": plain(200, b'{"metadata"', **{"Content-Length": "100"}),
-    "bad chunks": raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"),
-}
-LIVE: Final = (["explain", "p"], ["status"], ["simulate", "--from-cluster"])
 
 
 @pytest.fixture
@@ -240,16 +165,6 @@ def answering(tmp_path: Path) -> Iterator[tuple[str, list[Answer]]]:
         yield str(tmp_path / "kubeconfig"), answers
         server.shutdown()
         thread.join()
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_api_servers_that_answer_anything(name: str, answering: tuple[str, list[Answer]]) -> None:
-    kubeconfig, answers = answering
-    answers.append(ANSWERS[name])
-    for words in LIVE:
-        judged(
-            [*words, "--kubeconfig", kubeconfig, "--request-timeout", "700ms"], wrong=name not in ("items of nothing",)
-        )
 
 
 LIST: Final = b'{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":['

@@ -76,7 +76,7 @@ def test_blocks_are_for_those_that_have_them(
     assert printed([*question, *words], environment).isascii()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["version"], ["schema"], [], ["-o", "json"], ["-o", "html"]])
+@pytest.mark.parametrize("words", [["--help"], [], ["-o", "json"]])
 @pytest.mark.parametrize(
     ("streams", "code", "said"),
     [
@@ -89,9 +89,7 @@ def test_output_that_cannot_be_written(
     question: list[str], words: list[str], streams: str, code: int, said: str
 ) -> None:
     """A reader that has seen enough is no error that anybody is told."""
-    program = shlex.join(
-        arguments("main", *(words if words and words[0] in ("--help", "version", "schema") else [*question, *words]))
-    )
+    program = shlex.join(arguments("main", *(words if words == ["--help"] else [*question, *words])))
     done = subprocess.run(["bash", "-c", f"{program} {streams}"], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stderr.removeprefix("note: there is nothing to place: no manifest asks for a pod\n") == said

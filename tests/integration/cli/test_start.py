@@ -120,16 +120,3 @@ def test_help_at_80_columns_has_every_default_whole(name: str, monkeypatch: pyte
                 shown = re.search(rf"(?<!\S){re.escape(name)}(?!\S).*?\[default: ([^\]]*)\]", told)
                 assert shown is not None, (words, parameter.opts)
                 assert str(default) in shown[1].replace(" ", ""), (words, parameter.opts, shown[1])
-
-
-def within_bash(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as a child of bash, by which it knows the shell."""
-    program = " ".join(f"'{word}'" for word in arguments("main", *words))
-    return subprocess.run(["bash", "-c", f"{program}; exit $?"], capture_output=True, text=True, check=False)
-
-
-def test_completion_is_installed_for_the_shell_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    done = within_bash("--install-completion")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / ".bash_completions" / "gputile.sh").exists()

@@ -151,19 +151,6 @@ async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> Non
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("release", [True, False])
-async def test_a_replica_that_has_stopped_does_not_take_the_lease(release: bool) -> None:
-    async with alone_on_stage() as scene:
-        resigning = asyncio.create_task(scene.election.resign(release=release))
-        leading = asyncio.create_task(scene.election.lead())
-        await resigning
-        with pytest.raises(NotReady):
-            await leading
-        assert not scene.election.leads()
-        assert scene.holder == ""
-
-
-@pytest.mark.anyio
 async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> None:
     """Whoever waits for the answer is ended, and another version of the Lease is stored than the replica knows."""
     async with alone_on_stage() as scene:
@@ -237,34 +224,6 @@ async def on_stage() -> AsyncIterator[Scene]:
 
 
 @pytest.mark.anyio
-async def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert not first.election.leads()
-        assert await first.admitted()
-        assert first.listed == 1
-        assert not await second.admitted()
-        with pytest.raises(NotReady, match="first is the active one"):
-            await second.gate.admit()
-        assert second.listed == 0
-
-
-@pytest.mark.anyio
-async def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        assert not await second.admitted()  # sees the lease for the first time
-        scene.time += LEASE_S - MARGIN_S
-        assert not first.election.leads(), "the holder stops before anybody may take over"
-        assert not await second.admitted()
-        scene.time += MARGIN_S
-        assert await second.admitted()
-        assert second.listed == 1
-        assert not await first.admitted()
-
-
-@pytest.mark.anyio
 async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
     async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
@@ -310,19 +269,6 @@ async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_relea
 
 
 @pytest.mark.anyio
-async def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        await first.election.resign(release=False)
-        assert not first.election.leads()
-        assert not await second.admitted()
-        scene.time += LEASE_S
-        assert await second.admitted()
-        assert second.fenced == [True]
-
-
-@pytest.mark.anyio
 async def test_without_a_lease_the_first_call_fences_and_lists() -> None:
     fenced = list[bool]()
 
@@ -342,14 +288,6 @@ async def test_without_a_lease_the_first_call_fences_and_lists() -> None:
     assert election.leads()
     await election.resign(release=True)
     assert not election.leads()
-
-
-@pytest.mark.anyio
-async def test_calls_at_the_same_time_take_it_once() -> None:
-    async with on_stage() as scene:
-        only = Replica(scene, "only")
-        assert await asyncio.gather(*(only.admitted() for _ in range(20))) == [True] * 20
-        assert only.listed == 1
 
 
 @pytest.mark.anyio

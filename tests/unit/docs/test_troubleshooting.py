@@ -7,13 +7,8 @@ import msgspec
 import pytest
 from docs.generator.pages import DOCS
 
-from gputile.api.workloads import DaemonSet, Deployment, Event, HelmRevision, RunningPod
-from gputile.tools.views.installation_problem import (
-    InstallationProblem,
-    other_extenders,
-    unfinished_releases,
-)
-from gputile.tools.views.status import assess, table, with_problems
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
+from gputile.tools.views.status import assess, table
 from tests.unit.docs.named_commands import unknown_to_gputile
 
 _PAGE = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -79,23 +74,3 @@ def test_what_status_says_of_a_bad_installation_is_on_the_page(
 ) -> None:
     assert said in _PAGE
     assert said in table(assess([workload], pods, events, [], 128))
-
-
-_REVISION = msgspec.convert(
-    {"metadata": {"labels": {"name": "gputile", "version": "2", "status": "failed"}}}, HelmRevision
-)
-_OTHER = msgspec.convert({"metadata": {"name": "x"}, "status": {"phase": "Running"}}, RunningPod)
-
-
-@pytest.mark.requirement("U11")
-@pytest.mark.parametrize(
-    ("problems", "said"),
-    [
-        (unfinished_releases([_REVISION], ["gputile"], "gputile"), "Helm release gputile"),
-        (other_extenders([_OTHER]), "another extender runs there"),
-    ],
-    ids=["failed-upgrade", "other-extender"],
-)
-def test_what_status_says_of_the_whole_is_on_the_page(problems: list[InstallationProblem], said: str) -> None:
-    assert said in _PAGE
-    assert said in table(with_problems(assess([], [], [], [], 128), problems))

@@ -1,7 +1,5 @@
 """Requests to the API server: what is sent again, what may have been executed, and what an error says."""
 
-import asyncio
-import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -128,16 +126,6 @@ async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_get_gives_up_after_its_attempts() -> None:
-    async with served(attempts=3) as (server, connection):
-        for _ in range(5):
-            server.fault("get", "answer", status=500)
-        with pytest.raises(errors.ServerError):
-            await connection.get(PODS)
-        assert server.count("get") == 3
-
-
-@pytest.mark.anyio
 async def test_a_missing_permission_is_named() -> None:
     async with served() as (server, connection):
         server.fault("post", "answer", status=403)
@@ -191,19 +179,6 @@ async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
-async def test_each_request_says_as_whom_to_act() -> None:
-    groups = (("Impersonate-User", "somebody"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
-    server = FakeApiServer()
-    server.put(PODS, pod("p"))
-    async with server.running(), Connection(replace(server.access(), impersonation=groups)) as connection:
-        await connection.get(PODS)
-        await connection.patch(f"{PODS}/p", b"{}")
-    for request in server.requests:
-        assert request.headers["impersonate-user"] == "somebody"
-        assert request.headers["impersonate-group"] == "a, b"
-
-
-@pytest.mark.anyio
 async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None:
     server = FakeApiServer()
     async with server.running():
@@ -221,31 +196,4 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
         async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
             server.fault("any", "answer", status=407)
             with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
-                await connection.get(PODS)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("said", "body", "error"),
-    [
-        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end", ""),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"", "it ended before the answer was complete"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", b"", "what came is no answer of HTTP: is the server an API server?"),
-        (b"", b"", "it ended before the answer was complete"),
-    ],
-)
-async def test_answers_of_every_form(said: bytes, body: bytes, error: str) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(said)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        access = Access(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/prefix", FixedCredentials(None, None))
-        async with Connection(access, attempts=Attempts(1)) as connection:
-            if not error:
-                assert await connection.get(PODS) == body
-                return
-            with pytest.raises(errors.AnswerLost, match=re.escape(error)):
                 await connection.get(PODS)

@@ -102,16 +102,6 @@ async def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> No
     assert (await credential(access)).authorization == "Bearer 1"
 
 
-def test_an_empty_file_among_several_counts_for_nothing(tmp_path: Path) -> None:
-    """People put one first, for kubectl to write the current context to."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.write_text("# mine\n")
-    second.write_text(yaml.safe_dump(document({})))
-    assert load_access(environ={"KUBECONFIG": f"{first}:{second}"}).server == "https://10.0.0.1:6443"
-    with pytest.raises(ConfigError, match="no current context"):
-        load_access(environ={"KUBECONFIG": f"{first}:{first}"})
-
-
 def test_the_proxy_of_the_environment_is_used_and_judged(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(document({})))
@@ -194,13 +184,6 @@ async def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, cluster: Any,
     with pytest.raises(ConfigError, match=why):
         await credential(load(tmp_path, content))
     assert load(tmp_path, document({}), "there"), "an entry that is not asked for may be wrong"
-
-
-@pytest.mark.anyio
-async def test_a_user_without_anything_is_one(tmp_path: Path) -> None:
-    content = document({})
-    content["users"][0]["user"] = None
-    assert (await credential(load(tmp_path, content))).authorization is None
 
 
 def test_a_key_with_a_pass_phrase_does_not_ask_the_terminal(tmp_path: Path) -> None:

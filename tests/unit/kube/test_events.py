@@ -134,18 +134,6 @@ async def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> N
         assert [event["message"] for event in scene.events()] == ["first", "second"]
 
 
-@pytest.mark.anyio
-async def test_long_names_are_cut_to_what_a_name_may_be() -> None:
-    async with recording() as (scene, recorder):
-        long = ObjectReference(api_version="v1", kind="Pod", namespace="ns", name="p" * 235 + ".-" + "q" * 16)
-        recorder.record(long, "Shared", "x")
-        await until(lambda: len(scene.events()) == 1)
-        name = scene.events()[0]["metadata"]["name"]
-        assert len(name) <= 253
-        assert name.startswith("p" * 235 + ".")
-        assert scene.events()[0]["involvedObject"]["name"] == long.name
-
-
 @given(st.text(st.characters(codec=None), min_size=300, max_size=1200))
 def test_messages_are_valid_and_fit(message: str) -> None:
     short = shortened(message)

@@ -108,21 +108,6 @@ async def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
-    async with on_stage() as scene:
-        first, second = scene.replica("first"), scene.replica("second")
-        assert await first.acquire()
-        await second.observe()
-        scene.time = 20.0
-        assert await second.acquire()
-        await first.release()
-        assert second.valid()
-        assert scene.spec["holderIdentity"] == "second"
-        assert not await first.renew()
-        assert first.holder == "second"
-
-
-@pytest.mark.anyio
 async def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time_is_over() -> None:
     """It may have been deleted: its holder does not know that for as long as what it had lasts."""
 
@@ -322,22 +307,3 @@ def test_a_lease_that_was_not_released_is_taken_as_one_whose_holder_died(holder:
     mine.seen(LeaseRecord("1", holder, duration, uid="u"), 100.0)
     assert mine.next_step(114.9) is LeaseStep.WAIT
     assert mine.next_step(115.0) is LeaseStep.TAKE
-
-
-def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> None:
-    mine = LeaseState("me", 15, 3)
-    theirs = LeaseRecord("1", "them", 20.0, transitions=4)
-    mine.seen(theirs, 100.0)
-    mine.seen(theirs, 105.0)
-    assert mine.next_step(119.9) is LeaseStep.WAIT
-    assert mine.expected_free_at == 120.0
-    assert mine.next_step(120.0) is LeaseStep.TAKE
-    assert mine.wanted() == LeaseRecord("1", "me", 15.0, transitions=5)
-    mine.seen(replace(theirs, resource_version="2"), 120.0)
-    assert mine.next_step(120.0) is LeaseStep.WAIT
-
-
-@pytest.mark.parametrize(("identity", "duration", "margin"), [("", 15, 3), ("me", 3, 3), ("me", 3, -1)])
-def test_nonsense_is_refused(identity: str, duration: float, margin: float) -> None:
-    with pytest.raises(ValueError, match="lease"):
-        LeaseState(identity, duration, margin)

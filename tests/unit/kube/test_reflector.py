@@ -81,30 +81,6 @@ async def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> No
 
 
 @pytest.mark.anyio
-async def test_an_expired_page_makes_one_unlimited_list() -> None:
-    async with in_world(pods=5) as world:
-        world.server.fault("page", "answer", status=410)
-        async with world.reflecting(page_size=2):
-            (event,) = world.view.events
-            assert isinstance(event, Replaced)
-            assert len(event.objects) == 5
-            assert [r.query.get("limit") for r in world.server.requests[:3]] == ["2", "2", None]
-
-
-@pytest.mark.anyio
-async def test_a_cut_watch_goes_on_where_it_was_without_a_list() -> None:
-    async with in_world() as world:
-        world.server.fault("watch", "cut", after=1)
-        async with world.reflecting() as reflector:
-            for name in "abc":
-                world.server.put(PODS, pod(name))
-            await until(lambda: {"a", "b", "c"} <= world.view.versions.keys())
-            assert len(world.view.events) == 4
-            assert reflector.counts.lists == 1
-            assert reflector.counts.failures == 1
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize(("what", "lists"), [("duplicate", 1), ("backwards", 2), ("garbage", 2)])
 async def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int) -> None:
     async with in_world() as world:
@@ -116,14 +92,6 @@ async def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int
             assert reflector.counts.lists == lists
             names = [event.object.metadata.name for event in world.view.events if isinstance(event, Applied)]
             assert (names == ["a", "b", "c"]) == (what == "duplicate"), "what comes twice is applied once"
-
-
-@pytest.mark.anyio
-async def test_a_version_from_the_future_makes_a_list() -> None:
-    async with in_world() as world:
-        world.server.fault("watch", "answer", status=504)
-        async with world.reflecting() as reflector:
-            await until(lambda: reflector.counts.lists == 2)
 
 
 @pytest.mark.anyio
@@ -154,18 +122,6 @@ async def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.anyio
-async def test_an_object_of_no_shape_at_all_is_unreadable_too() -> None:
-    async with in_world() as world:
-        world.server.store[PODS]["odd"] = {"metadata": {"name": 7, "uid": "u"}}
-        world.server.store[PODS]["odder"] = {"metadata": []}
-        async with world.reflecting():
-            event = world.view.events[0]
-            assert isinstance(event, Replaced)
-            assert [(each.name, each.uid) for each in event.unreadable] == [("", "u"), ("", "")]
-            assert len(event.objects) == 3
-
-
-@pytest.mark.anyio
 async def test_relist_starts_after_the_call_and_interrupts_watch_and_pause() -> None:
     async with in_world() as world:
         async with world.reflecting() as reflector:
@@ -178,17 +134,6 @@ async def test_relist_starts_after_the_call_and_interrupts_watch_and_pause() -> 
             world.server.put(PODS, pod("a"))
             await reflector.relist()
             assert "a" in world.view.versions
-
-
-@pytest.mark.anyio
-async def test_a_failing_relist_waits_between_attempts() -> None:
-    async with in_world() as world, world.reflecting() as reflector:
-        await until(lambda: world.server.count("watch") == 1)
-        for _ in range(8):
-            world.server.fault("get", "answer", status=500)
-        await reflector.relist()
-        assert reflector.counts.failures == 2
-        assert reflector.counts.lists == 2
 
 
 @pytest.mark.anyio

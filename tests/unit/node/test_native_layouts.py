@@ -1,19 +1,15 @@
 """What C and Python have in common is what it was: containers that run keep their files over an upgrade."""
 
-import re
 import struct
 from pathlib import Path
 
 import pytest
-from hatch_build import ROOT, SOURCES
 from native.layouts import headers
 
-from gputile.node import native_layouts
 from gputile.node.arbiter.protocol import Message, MessageKind
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.native_layouts import (
     ARBITER_MESSAGE,
-    LAYOUTS,
     SIMULATED_GPU,
     SIMULATED_HEADER,
     SIMULATED_PROCESS,
@@ -21,7 +17,6 @@ from gputile.node.native_layouts import (
     USAGE_BYTES,
     USAGE_LOCK_SLOTS,
     USAGE_SLOT,
-    Field,
     Layout,
 )
 
@@ -63,34 +58,3 @@ def test_the_usage_file_of_version_1() -> None:
 def test_a_message_and_limits_of_version_1() -> None:
     assert Message(MessageKind.WANT, gpu=3).encode() == b"\x03\x01\x03\0" + bytes(28)
     assert encode_limits([GpuLimit("GPU-0", 1024, 30)]) == b"gputile 1\ncard GPU-0 1024 30\nend\n"
-
-
-@pytest.mark.parametrize(
-    ("reader", "writer", "prefix"),
-    [
-        ("accounting/limits.c", "isolation/library.py", "LIMITS_"),
-        ("timeslice/share_file.c", "agent/time_shares.py", "SHARE_"),
-    ],
-)
-def test_both_sides_take_the_words_of_a_text_from_its_description(reader: str, writer: str, prefix: str) -> None:
-    """The reader in C and the writer in Python name each word, and spell none."""
-    words = {name: value for name, value in vars(native_layouts).items() if name.startswith(prefix)}
-    words = {name: value for name, value in words.items() if isinstance(value, str)}
-    in_c = (SOURCES / reader).read_text(encoding="utf-8")
-    in_python = (ROOT / "src" / "gputile" / "node" / writer).read_text(encoding="utf-8")
-    assert [name for name in words if f"GPUTILE_{name}" not in in_c or name not in in_python] == []
-    assert [word for word in words.values() if f'"{word}' in in_c or re.search(rf'"{word}["\s]', in_python)] == []
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_fields_are_aligned(layout: Layout) -> None:
-    """What C puts in between would be padding that this does not know."""
-    offsets = layout.offsets
-    assert all(offsets[field.name] % _alignment(field) == 0 for field in layout.fields)
-    assert layout.size % max(map(_alignment, layout.fields)) == 0
-
-
-def _alignment(field: Field) -> int:
-    if isinstance(field.type, Layout):
-        return max(map(_alignment, field.type.fields))
-    return struct.calcsize(field.type)

@@ -439,12 +439,6 @@ async def refused(reader: BodyReader, request: web.BaseRequest) -> int:
     return error.value.status
 
 
-async def test_a_body_is_put_together() -> None:
-    reader = BodyReader(100)
-    assert await reader.body(sent("/", b"x" * 40, b"x" * 60)) == b"x" * 100
-    assert reader.held == 0
-
-
 async def test_a_body_has_a_largest_size_and_a_longest_time() -> None:
     reader = BodyReader(100, seconds=0.05)
     assert await refused(reader, sent("/", b"x" * 40, b"x" * 61)) == 413

@@ -1,7 +1,5 @@
 """YAML as people write it is read as Kubernetes reads it; what is ambiguous, dangerous or too large is refused."""
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -157,14 +155,6 @@ def test_a_mistake_has_its_place_and_plain_words(text: str, said: str) -> None:
     with pytest.raises(DocumentError) as caught:
         list(load_documents(text))
     assert str(caught.value).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("content", "value"),
-    [(b"", None), (b"# nothing\n", None), (b"\xef\xbb\xbfa: 1\n", {"a": 1}), ('{"a": {"b": [1]}}', {"a": {"b": [1]}})],
-)
-def test_one_document(content: bytes | str, value: Any) -> None:
-    assert load_document(content) == value
 
 
 @pytest.mark.parametrize(

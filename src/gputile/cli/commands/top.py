@@ -117,13 +117,15 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
     """Print the rows, as many as there is room for on ``most`` lines; None: all."""
-    from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows
+    from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
-    rows = {
-        TopOf.NODES: lambda: node_rows(found.nodes),
-        TopOf.GPUS: lambda: gpu_rows(found.gpus),
-        TopOf.PODS: lambda: pod_rows(found.pods),
-    }[of]()
+    match of:
+        case TopOf.NODES:
+            rows = table_of(NODE_COLUMNS, found.nodes)
+        case TopOf.GPUS:
+            rows = table_of(GPU_COLUMNS, found.gpus)
+        case TopOf.PODS:
+            rows = table_of(POD_COLUMNS, found.pods)
     if most is None:
         write_table(rows)
     else:

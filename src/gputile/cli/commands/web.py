@@ -1,16 +1,16 @@
 """Runs ``gputile web``, which serves a page that shows the cluster's GPUs as tiles, live."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputile.cli.options.common import option, takes
-from gputile.cli.options.configuration import LiveSource, UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options.configuration import LiveSource, read_given
 from gputile.cli.output.streams import fail, note, write
 
 if TYPE_CHECKING:
     from gputile.kube.client import Connection
-    from gputile.tools.web.server import Beside
+    from gputile.tools.web.questions import Moment
 
 PORT = 8420
 HEALTH_PORT = 8086
@@ -47,7 +47,6 @@ def web(options: WebOptions) -> None:
     from gputile.cli.reads.bounded_reads import UNREACHABLE
     from gputile.cli.reads.live_cluster import read_cluster
     from gputile.cli.running import run_service
-    from gputile.core.ledger.node_info import unit_in_force
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.support.listening import UnusableTls
@@ -55,14 +54,12 @@ def web(options: WebOptions) -> None:
     from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     live = read_cluster(options, read_given(options.config), options.installed_in)
-    configuration = in_force(live.given, None, unit_in_force(live.nodes))
-    if isinstance(live.configuration, UnknownConfiguration):
-        configuration = assumed(configuration, live.configuration.why)
+    configuration = live.in_force()
     if (why := live.unlisted.get("ResourceClaims")) is not None:
         note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not shown")
     set_up_logging(LogFormat.TEXT, verbose=False)
     login = LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
-    settings = WebSettings(options.port, _ready if login is None else _serving, _beside, options.installed_in, login)
+    settings = WebSettings(options.port, _ready if login is None else _serving, _complete, options.installed_in, login)
     try:
         access = load_access(options.kubeconfig, options.context)
         run_service(serve(access, configuration, live.nodes, live.pods, settings, live.claims))
@@ -81,10 +78,10 @@ def _serving(address: str) -> None:
     note(f"serving at {address}; viewers log in with a token of the cluster")
 
 
-async def _beside(connection: "Connection") -> "Beside":
+async def _complete(connection: "Connection", moment: "Moment") -> "Moment":
     from gputile.cli.reads.live_cluster import read_budgets, read_groups, read_unsafe_namespaces
-    from gputile.tools.web.server import Beside
 
     groups, _ = await read_groups(connection)
-    budgets, _ = await read_budgets(connection)
-    return Beside(groups, await read_unsafe_namespaces(connection), budgets)
+    return replace(
+        moment, groups=groups, unsafe=await read_unsafe_namespaces(connection), budgets=await read_budgets(connection)
+    )

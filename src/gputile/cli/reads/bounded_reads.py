@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 from gputile.cli.options.common import Reach, duration_s
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, ExitCode, fail
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Connection, list_pages
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
-from gputile.kube.objects import NO_QUERY, Query, T, list_all
+from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
@@ -51,18 +51,28 @@ def _access(kubeconfig: Path | None, context: str | None, plugin_s: float) -> Ac
 
 async def listed(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
-) -> tuple[list[T] | None, str | None]:
+) -> tuple[Replaced[T] | None, str | None]:
     """Return the objects at ``path``; None, and why, where they may not be listed; None alone if none are served.
 
     Raises:
         KubeError: the API server fails.
     """
     try:
-        return await list_all(connection, path, kind, query), None
+        return (await list_pages(connection, path, ObjectDecoder(kind), query))[1], None
     except NotFound:
         return None, None
     except Forbidden as error:
         return None, str(error)
+
+
+async def readable(connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY) -> Sequence[T]:
+    """Return the objects at ``path``, none where they may not be listed or none are served.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    found, _ = await listed(connection, path, kind, query)
+    return found.objects if found is not None else ()
 
 
 def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options.configuration import assumed, in_force, read_given
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail, note
 
@@ -54,10 +54,7 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
                 note(each)
             if (why := live.unlisted.get("ResourceClaims")) is not None:
                 note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not counted")
-        configuration = in_force(live.given, None, unit_in_force(live.nodes))
-        if isinstance(live.configuration, UnknownConfiguration):
-            configuration = assumed(configuration, live.configuration.why)
-        found = ClusterObjects(live.nodes, live.pods, configuration, live.namespace, live.claims or ())
+        found = ClusterObjects(live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ())
         return _adopted(found, told=not looked_before)
     if not looked_before:
         source.not_used()

@@ -22,11 +22,10 @@ from gputile.cli.options.configuration import (
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave
+from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
 from gputile.cli.reads.live_cluster import INSTALLED
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
-from gputile.kube.objects import T, list_all
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
@@ -89,11 +88,11 @@ def _unread_configuration(
 async def _traces(connection: Connection, namespace: str) -> Traces:
     """Return what programs outside of pods have left, as far as the user may read it."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    (leases, _), (configurations, _) = await asyncio.gather(
-        listed(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
-        listed(connection, hooks, WebhookConfiguration),
+    leases, configurations = await asyncio.gather(
+        readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
+        readable(connection, hooks, WebhookConfiguration),
     )
-    return traces_of(leases or (), configurations or (), namespace)
+    return traces_of(leases, configurations, namespace)
 
 
 # What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.
@@ -120,8 +119,12 @@ async def installation_problems(
     """
     revisions, accounts, others = await asyncio.gather(
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
-        _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
-        asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
+        readable(
+            connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, {"labelSelector": selector}
+        ),
+        asyncio.gather(
+            *(readable(connection, "/api/v1/pods", RunningPod, {"labelSelector": labels}) for labels in OTHER_EXTENDERS)
+        ),
     )
     # A release that Helm has begun to remove, or has only begun to install, may have accounts and no workloads.
     labelled = [each.metadata.labels for each in (*workloads, *accounts)]
@@ -135,12 +138,8 @@ async def installation_problems(
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
     """Return the revisions that Helm did not bring to their end; and if there are any, those that it did."""
-    found = await _readable(connection, path, HelmRevision, _NOT_ENDED)
-    return [*found, *await _readable(connection, path, HelmRevision, _DEPLOYED)] if found else []
-
-
-async def _readable(connection: Connection, path: str, kind: type[T], selector: str) -> list[T]:
-    return (await listed(connection, path, kind, {"labelSelector": selector}))[0] or []
+    found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
+    return [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})] if found else []
 
 
 _MOST_S = 5.0

@@ -11,13 +11,21 @@ from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
 from gputile.api.well_known import CLAIMS_LABEL, UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
-from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
-from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave
-from gputile.kube.client import Connection
+from gputile.cli.options.configuration import (
+    GivenConfiguration,
+    UnknownConfiguration,
+    assumed,
+    in_force,
+    installed_configuration,
+)
+from gputile.cli.reads.bounded_reads import connected, listed, read_or_leave, readable
+from gputile.core.ledger.node_info import unit_in_force
+from gputile.kube.client import Connection, list_all, list_pages
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.objects import ObjectDecoder, Replaced, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder
 
 if TYPE_CHECKING:
+    from gputile.api.config.v1alpha1 import Configuration
     from gputile.tools.simulator.admission import PriorityClasses
     from gputile.tools.simulator.gangs import PodGroups
 
@@ -26,6 +34,7 @@ _MOST_TOLD: Final = 20
 _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
+_BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
 _PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
@@ -58,6 +67,11 @@ class Live:
         """The configuration, None where it is not known."""
         return self.configuration if isinstance(self.configuration, GivenConfiguration) else None
 
+    def in_force(self) -> "Configuration":
+        """Return the configuration in force; say what is assumed where it is not known."""
+        found = in_force(self.given, None, unit_in_force(self.nodes))
+        return found if isinstance(self.configuration, GivenConfiguration) else assumed(found, self.configuration.why)
+
 
 def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
     """Return what the cluster has; leave the program where it cannot be read.
@@ -71,7 +85,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
             (_, nodes), (_, pods), (claims, no_claims), found = await asyncio.gather(
                 list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
                 list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
-                _claims(connection),
+                listed(connection, RESOURCE_CLAIMS_PATH, ResourceClaim),
                 _configuration(connection, given, installed_in),
             )
             unread_claims = claims.unreadable if claims is not None else ()
@@ -107,7 +121,7 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
     known, no_groups = await read_groups(connection)
     namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
-    budgets, no_budgets = await read_budgets(connection)
+    budgets, no_budgets = await listed(connection, _BUDGETS, PodDisruptionBudget)
     classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
     unlisted = {
         "PodGroups": no_groups,
@@ -118,21 +132,20 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
     return replace(
         read,
         groups=known,
-        namespaces=namespaces or (),
-        priority_classes=listed_classes(classes) if classes is not None else None,
-        budgets=budgets or (),
+        namespaces=namespaces.objects if namespaces is not None else (),
+        priority_classes=listed_classes(classes.objects) if classes is not None else None,
+        budgets=budgets.objects if budgets is not None else (),
         unlisted={**read.unlisted, **{kind: why for kind, why in unlisted.items() if why is not None}},
     )
 
 
-def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
+def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
     """Return a namespace's events of pods that could not be created; none where they may not be read."""
 
-    async def read() -> list[Event]:
+    async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
-            events, _ = await listed(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
-        return events or []
+            return await readable(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
 
     return read_or_leave(read())
 
@@ -163,20 +176,6 @@ async def _configuration(
     return found
 
 
-async def _claims(connection: Connection) -> tuple[Replaced[ResourceClaim] | None, str | None]:
-    """Return the ResourceClaims; None, and why, where they may not be listed; None alone if none are served.
-
-    Raises:
-        KubeError: the API server fails.
-    """
-    try:
-        return (await list_pages(connection, RESOURCE_CLAIMS_PATH, ObjectDecoder(ResourceClaim), {}))[1], None
-    except NotFound:
-        return None, None
-    except Forbidden as error:
-        return None, str(error)
-
-
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
     """Return whether claims may hold GPUs: without their right, who has none of them shall not read of them."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
@@ -190,25 +189,21 @@ async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
     """
     from gputile.tools.simulator.gangs import PodGroups
 
-    try:
-        _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
-    except NotFound:
-        return PodGroups(), None
-    except Forbidden as error:
-        if not await _has_pod_group_api(connection):
-            return PodGroups(), None
-        return PodGroups(), str(error)
+    found, why = await listed(connection, POD_GROUPS_PATH, PodGroup)
+    if found is None:
+        return PodGroups(), why if why is None or await _has_pod_group_api(connection) else None
     groups = PodGroups(absent="is neither in the cluster nor in the files")
-    for group in listed.objects:
+    for group in found.objects:
         groups.add(group)
-    for each in listed.unreadable:
+    for each in found.unreadable:
         groups.unreadable[each.namespace, each.name] = each.why
     return groups, None
 
 
-async def read_budgets(connection: Connection) -> tuple[list[PodDisruptionBudget] | None, str | None]:
-    """Return the PodDisruptionBudgets; None, and why, where they may not be listed."""
-    return await listed(connection, "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudget)
+async def read_budgets(connection: Connection) -> Sequence[PodDisruptionBudget] | None:
+    """Return the PodDisruptionBudgets; None where they may not be listed."""
+    budgets, _ = await listed(connection, _BUDGETS, PodDisruptionBudget)
+    return budgets.objects if budgets is not None else None
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
@@ -224,8 +219,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
         KubeError: the API server fails.
     """
     labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}={_ALLOWED}"}
-    namespaces, _ = await listed(connection, _NAMESPACES, Namespace, labelled)
-    return unsafe_namespaces(namespaces or ())
+    return unsafe_namespaces(await readable(connection, _NAMESPACES, Namespace, labelled))
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:

@@ -21,7 +21,7 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -73,8 +73,7 @@ class ClusterState:
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
         self.members = GangMembers()
-        self.bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
-        self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        self.evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
         self.waiting = WaitingPods(configuration, namespace)
@@ -90,11 +89,7 @@ class ClusterState:
         copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
         copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
-        copy.members, copy.bound_pods, copy.budgets = (
-            self.members.copy(),
-            self.bound_pods.snapshot(),
-            self.budgets.snapshot(),
-        )
+        copy.members, copy.evictable = self.members.copy(), self.evictable.snapshot()
         copy.waiting, copy._pods, copy._versions = self.waiting.copy(), self._pods.copy(), self._versions.copy()
         copy._reservation_ends = self._reservation_ends.copy()
         copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
@@ -192,7 +187,7 @@ class ClusterState:
         self._changed()
 
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
-        self.budgets.budgets(event)
+        self.evictable.budget_event(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
 
     def no_groups(self) -> None:
@@ -265,8 +260,7 @@ class ClusterState:
             self._pods.pop(uid, None)
         self.ledger.apply(PodApplied(pod))
         self.waiting.pod_applied(pod)
-        self.bound_pods.pod_applied(pod)
-        self.budgets.pod_applied(pod)
+        self.evictable.pod_applied(pod)
         after = self.ledger.booking(uid)
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
@@ -276,8 +270,7 @@ class ClusterState:
     def _forget(self, uid: str) -> None:
         self.ledger.apply(PodDeleted(uid))
         self.waiting.pod_deleted(uid)
-        self.bound_pods.pod_deleted(uid)
-        self.budgets.pod_deleted(uid)
+        self.evictable.pod_deleted(uid)
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return

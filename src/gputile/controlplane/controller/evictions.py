@@ -1,27 +1,33 @@
 """Decides which evictions to ask for in a round, and remembers what came of them.
 
 It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated.
-An eviction that was refused is asked for again after some seconds, and the pod is not chosen by others for a while
-(``eviction_memory``). A gang that has to leave whole leaves whole, also where the reservation that it makes room for is
-given up meanwhile.
+The API server refuses an eviction for more reasons than a budget tells; admission webhooks have others. It is asked for
+again after some seconds, and others do not choose the pod for a while.
+
+A gang that has to leave whole leaves whole, also if some of its evictions are refused and the reservation that it makes
+room for is given up meanwhile: the pods that stay are asked again, unless no pod of the gang has left, or enough of its
+pods run again. Another leader does not know of them.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.eviction_memory import EVICTED_S, HalfLeftGangs, RefusedEvictions
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionRules
-from gputile.kube.errors import KubeError
+from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = int(EVICTED_S) * _SECOND
+_EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then has come to nothing
+REFUSED_S = 60  # so long a pod whose eviction was refused is not chosen
+_LASTS_NS = 900 * _SECOND  # so long the rest of a gang is asked, from when no preemptor has it evicted any more
+_OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
@@ -41,70 +47,108 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _PreemptorVictims:
-    """The pods that leave for one preemptor. ``evicted`` has when evictions were accepted, Unix time in nanoseconds."""
+    """The pods that leave for one preemptor, whether any has left, and why an eviction was refused last."""
 
     uids: tuple[str, ...] = ()
-    evicted: dict[str, int] = field(default_factory=dict)
+    has_evicted: bool = False
     retry_ns: int = 0
     refused: str = ""
 
 
+@dataclass(slots=True)
+class _LeavingGang:
+    """A gang that is to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
+
+    It is whole while ``needed`` of its pods run. ``told`` are those that leave for others, and since when nobody has
+    seen that. ``since_ns`` is when no preemptor had it evicted any more.
+    """
+
+    name: GangName
+    needed: int
+    why: str
+    since_ns: int
+    uids: dict[str, None] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    preemptors: set[Hashable] = field(default_factory=set)
+    refused_ns: int = -_RETRY_NS
+
+
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """When an eviction was accepted (Unix time, ns); it is not ``certain`` if its answer was lost."""
+
+    at_ns: int
+    certain: bool
+
+
 class Evictions:
-    """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused."""
+    """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
+
+    What is remembered is of bound pods.
+    """
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
         self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
         self._victims: dict[Hashable, _PreemptorVictims] = {}  # by preemptor
-        self._refused_lately = RefusedEvictions(self._now_s, lambda uid: uid in self._state.bound_pods.facts)
-        self._half_left = HalfLeftGangs(self._now_s, {}, {})
-
-    def _now_s(self) -> float:
-        return self._state.now_ns / _SECOND
+        self._evicted: dict[str, _Eviction] = {}
+        self._refused_at: dict[str, int] = {}  # Unix time, ns
+        self._leaving: dict[GangName, _LeavingGang] = {}
 
     def begin(self, state: ClusterState) -> None:
         """Begin a round on the cluster as it is now."""
-        self._state = state
-        self._half_left.see(state.bound_pods.facts, state.bound_pods.gangs)
+        self._state, bound = state, state.evictable.facts
+        self._evicted = {uid: each for uid, each in self._evicted.items() if uid in bound}
+        self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
     def rules(self, preemptor: Hashable = None, *, refused_too: bool = False, soon_s: float = SOON_S) -> EvictionRules:
         """Return the rules by which pods may be evicted now; victims of others than the ``preemptor`` count as gone.
 
         ``refused_too`` allows pods whose eviction was refused lately.
         """
-        state, evicted = self._state, set(self._half_left.under_way())
+        bound = self._state.evictable
+        evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
         for other, victims in self._victims.items():
-            evicted.update(uid for uid in victims.evicted if self._was_evicted(uid, victims))
             if other != preemptor:
                 evicted.update(victims.uids)
-        evicted.intersection_update(state.bound_pods.facts)
-        budget = state.budgets.budget if refused_too else self._budget
         return EvictionRules(
-            state.bound_pods.facts,
-            state.bound_pods.gangs,
-            evicted,
-            budget,
+            bound.facts,
+            bound.gangs,
+            evicted.intersection(bound.facts),
+            self._state.evictable.budget if refused_too else self._budget,
             gang_size=self._size_of_group,
             soon_s=soon_s,
         )
 
     def _budget(self, uid: str) -> EvictionBudget | None:
         # A pod that was refused lately counts as guarded by a budget of its own that allows nothing.
-        return EvictionBudget(uid, 0) if self._refused_lately.among([uid]) else self._state.budgets.budget(uid)
+        refused_ns = self._state.now_ns - self._refused_at.get(uid, -REFUSED_S * _SECOND)
+        return EvictionBudget(uid, 0) if 0 <= refused_ns < REFUSED_S * _SECOND else self._state.evictable.budget(uid)
 
     def _size_of_group(self, name: GangName) -> int:
         """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
+    def _was_evicted(self, uid: str) -> bool:
+        known = self._evicted.get(uid)
+        return known is not None and 0 <= self._state.now_ns - known.at_ns < _EVICTED_NS
+
+    def _stays(self, uid: str) -> bool:
+        facts = self._state.evictable.facts.get(uid)
+        return facts is not None and not facts.leaves_at
+
     # -- the victims of one preemptor
 
     def choose(self, preemptor: Hashable, uids: Sequence[str], why: str) -> None:
         """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
         victims = self._victims.setdefault(preemptor, _PreemptorVictims())
-        if uids and uids != victims.uids:
-            self._half_left.begin(uids, self.rules(preemptor), preemptor, why)
+        if uids and tuple(uids) != victims.uids:
+            facts, rules = self._state.evictable.facts, self.rules(preemptor)
+            gangs = (facts[uid].gang for uid in uids if uid in facts)
+            for name in dict.fromkeys(gang for gang in gangs if gang is not None):
+                self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
         victims.uids = tuple(uids)
 
     def drop(self, preemptor: Hashable) -> None:
@@ -112,10 +156,10 @@ class Evictions:
 
     def due(self, preemptor: Hashable, why: str, told: tuple[Pod, ...]) -> list[Eviction]:
         """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
-        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.bound_pods.facts
+        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, why, told)
-            for uid in self._refused_lately.first(victims.uids)
+            for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
             if self._is_due(uid, victims)
         ]
 
@@ -124,61 +168,136 @@ class Evictions:
         return any(self._is_due(uid, victims) for uid in victims.uids)
 
     def _is_due(self, uid: str, victims: _PreemptorVictims) -> bool:
-        known = self._state.bound_pods.facts.get(uid)
-        if known is None or known.leaves_at or 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
-            return False
-        return not self._was_evicted(uid, victims)
-
-    def _was_evicted(self, uid: str, victims: _PreemptorVictims) -> bool:
-        """Return whether an eviction was accepted; one that no watch has shown by then has come to nothing."""
-        return 0 <= self._state.now_ns - victims.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
+        pauses = 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS
+        return self._stays(uid) and not pauses and not self._was_evicted(uid)
 
     def has_evicted(self, preemptor: Hashable) -> bool:
-        return preemptor in self._victims and bool(self._victims[preemptor].evicted)
+        return preemptor in self._victims and self._victims[preemptor].has_evicted
 
     def refusal(self, preemptor: Hashable) -> str:
         """Return why an eviction for a preemptor was refused last, "" for none."""
         return self._victims[preemptor].refused if preemptor in self._victims else ""
 
-    def rests(self) -> list[list[Eviction]]:
-        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang."""
-        acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
-        facts = self._state.bound_pods.facts
-        leaving = {
-            uid
-            for victims in self._victims.values()
-            for uid in victims.uids
-            if (known := facts.get(uid)) is not None and not known.leaves_at
-        }
+    def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
+        """Return when the pods are to be gone that leave ``gpus`` (UUIDs) of a node, Unix time in seconds.
+
+        With ``below`` only pods of a priority below it count.
+        """
+        facts = self._state.evictable.facts
         return [
-            [Eviction(None, each.uid, each.facts.namespace, each.facts.name, each.why) for each in rest]
-            for rest in self._half_left.due(acting, leaving)
+            known.leaves_at
+            for booking in self._state.ledger.on_node(node)
+            if any(share.uuid in gpus for share in booking.gpus)
+            and (known := facts.get(booking.uid)) is not None
+            and known.leaves_at
+            and (below is None or booking.priority < below)
         ]
 
+    def seconds_to_leave(
+        self, evicted: Collection[str], places: Iterable[tuple[str, Collection[str]]], soon_s: float = SOON_S
+    ) -> int:
+        """Return in how many seconds those are to be gone that are evicted, or leave these places by themselves.
+
+        ``places`` are nodes and UUIDs of GPUs; who needs longer than ``soon_s`` is not waited for.
+        """
+        facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
+        seconds = [float(facts[uid].grace_s) for uid in evicted if uid in facts]
+        for node, gpus in places:
+            seconds += [each - now_s for each in self.leaving_at(node, gpus) if each - now_s <= soon_s]
+        return ceil(max([0.0, *seconds]))
+
     def named(self, uids: Sequence[str], most: int = 5) -> str:
-        facts = self._state.bound_pods.facts
+        facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
         more = f" and {len(known) - most} more" if len(known) > most else ""
         return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
+
+    # -- gangs that leave whole
+
+    def _leaves_whole(
+        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str
+    ) -> None:
+        """Remember a gang if all of its pods that stay are ``chosen``."""
+        facts, now_ns = self._state.evictable.facts, self._state.now_ns
+        members = self._state.evictable.gangs.get(name, ())
+        staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
+        if not set(staying).issubset(chosen):
+            return
+        size = rules.gang_size(name) if name.by_object else max((facts[uid].gang_size for uid in staying), default=0)
+        needed = min(size, len(staying)) if size > 0 else len(staying)
+        gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
+        gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
+        gang.preemptors.add(preemptor)
+        told = [uid for uid in members if uid not in staying and self._stays(uid)]
+        gang.told = {uid: gang.told.get(uid, now_ns) for uid in told}
+        gang.uids |= dict.fromkeys([*staying, *told])
+
+    def rests(self) -> list[list[Eviction]]:
+        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang.
+
+        Preemptors have their victims evicted themselves: nothing is to be done for these yet.
+        """
+        acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
+        leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
+        now_ns, facts, found = self._state.now_ns, self._state.evictable.facts, list[list[Eviction]]()
+        for gang in list(self._leaving.values()):
+            gang.preemptors &= acting
+            gang.since_ns = now_ns if gang.preemptors else min(gang.since_ns, now_ns)
+            if gang.preemptors or 0 <= now_ns - gang.refused_ns < _RETRY_NS:
+                continue
+            rest = self._rest_of(gang, leaving)
+            if rest is None or now_ns - gang.since_ns > _LASTS_NS:
+                del self._leaving[gang.name]
+            elif rest:
+                found.append([Eviction(None, uid, facts[uid].namespace, facts[uid].name, gang.why) for uid in rest])
+        return found
+
+    def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
+        """Return which pods of a gang to evict now, None where it has left, or need not.
+
+        The pods ``leaving`` are to leave for others, and do not make it whole.
+        """
+        gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
+        members = self._state.evictable.gangs.get(gang.name, ())
+        running = [uid for uid in members if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)]
+        if len(running) >= gang.needed:
+            # Nobody has left, or others came. Those whose answers were lost tell when they are asked again.
+            return [uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain] or None
+        rest = [uid for uid in gang.uids if not self._has_left(uid, gang)]
+        return sorted(rest, key=lambda uid: self._refused_at.get(uid, 0)) if gang.uids else None
+
+    def _has_left(self, uid: str, gang: _LeavingGang) -> bool:
+        if self._was_evicted(uid):
+            return self._evicted[uid].certain
+        return 0 <= self._state.now_ns - gang.told.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     # -- what came of evictions
 
     def was_evicted(self, eviction: Eviction) -> None:
         self.accepted += 1
-        self._half_left.was_evicted(eviction.uid)
-        if (victims := self._victims.get(eviction.preemptor)) is not None:
-            victims.evicted[eviction.uid] = self._state.now_ns
+        self._accept(eviction, certain=True)
 
     def was_gone(self, eviction: Eviction) -> None:
         """Note that the API server has no such pod any more: the watch tells."""
-        self._half_left.was_evicted(eviction.uid)
+        self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
         self.refused += 1
-        self.accepted += error.may_have_been_executed
-        self._refused_lately.refused(eviction.uid, error)
-        self._half_left.was_refused(eviction.uid, perhaps_evicted=error.may_have_been_executed)
+        now_ns, uid = self._state.now_ns, eviction.uid
+        if isinstance(error, ApiError) and error.status not in _OF_THE_SERVER:
+            self._refused_at[uid] = now_ns
+        if error.may_have_been_executed:
+            self.accepted += 1
+            self._accept(eviction, certain=False)
+        elif uid in self._evicted and not self._evicted[uid].certain:
+            del self._evicted[uid]
+        for gang in self._leaving.values():
+            if uid in gang.uids:
+                gang.refused_ns = now_ns
         if (victims := self._victims.get(eviction.preemptor)) is not None:
-            victims.refused, victims.retry_ns = why, self._state.now_ns + _RETRY_NS
-            if error.may_have_been_executed:
-                victims.evicted[eviction.uid] = self._state.now_ns
+            victims.refused, victims.retry_ns = why, now_ns + _RETRY_NS
+
+    def _accept(self, eviction: Eviction, *, certain: bool) -> None:
+        self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain)
+        if (victims := self._victims.get(eviction.preemptor)) is not None:
+            victims.has_evicted = True

@@ -10,9 +10,7 @@ reservations that it finds. A reservation is given up if the first eviction is r
 reason, and when its time has ended.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from math import ceil
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -22,7 +20,6 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
-from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
@@ -39,7 +36,6 @@ _SECOND = 10**9
 _REST_NS = 10 * _SECOND  # between two searches for one pod
 _NOMINATION_NS = 30 * _SECOND  # so long kube-scheduler's own nomination of a node goes before a search
 MOST_SEARCHES = 16  # in one round
-_FAIR_TURN = 4  # of so many searches one goes by namespace and time alone
 _PASSING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
 _TIME_IS_OVER = "its time is over"
 
@@ -56,8 +52,6 @@ class PodPreemption:
         self._state, self._result = ClusterState(configuration), GangRound()  # those of the latest round
         self._rests: dict[str, int] = {}  # UID -> until when no search is made, Unix time in nanoseconds
         self._nominated: dict[str, tuple[str, int]] = {}  # UID -> the node, and since when
-        self._last_turns: dict[tuple[bool, str], int] = {}  # whether it was a fair turn, and the namespace
-        self._turns = 0
 
     def plan(self, state: ClusterState, result: GangRound) -> None:
         """Add to ``result`` what to write now; ``state`` has it in the end."""
@@ -72,7 +66,7 @@ class PodPreemption:
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [pod for uid, pod in pods.items() if self._is_due(uid, pod) and (pod.spec.priority or 0) > lowest]
         hopeless: set[bytes] = set()
-        for pod in self._in_turn(due):
+        for pod in sorted(due, key=self._order)[:MOST_SEARCHES]:
             self._begin(pod, hopeless)
         result.unfinished = result.unfinished or len(due) > MOST_SEARCHES
 
@@ -81,8 +75,11 @@ class PodPreemption:
             self._rests.pop(uid, None)
             self._nominated.pop(uid, None)
             self._evictions.drop(uid)
-        namespaces = {pod.metadata.namespace for pod in self._state.waiting.preemptors.values()}
-        self._last_turns = {key: turn for key, turn in self._last_turns.items() if key[1] in namespaces}
+
+    def _order(self, pod: Pod) -> tuple[int, int, str]:
+        """Return the place in line: by priority, then who was searched for longest ago, then by age."""
+        last_ns = self._rests.get(pod.metadata.uid, 0)
+        return -(pod.spec.priority or 0), last_ns, pod.metadata.creation_timestamp or ""
 
     def _is_due(self, uid: str, pod: Pod) -> bool:
         if self._state.ledger.booking(uid) is not None or reservation_of(pod) is not None:
@@ -90,23 +87,6 @@ class PodPreemption:
         rests_ns = self._rests.get(uid, 0) - self._state.now_ns
         # A pod that kube-scheduler preempts for does not rest: its victims may be gone at once, and others may come.
         return bool(self._nominated_node(pod)) or not 0 < rests_ns <= _REST_NS
-
-    def _in_turn(self, due: Sequence[Pod]) -> Iterator[Pod]:
-        """Yield the pods to search for: by priority, then those of the namespace whose last turn is longest ago."""
-        left = {pod.metadata.uid: pod for pod in due}
-        for _ in range(min(MOST_SEARCHES, len(due))):
-            self._turns += 1
-            fair = self._turns % _FAIR_TURN == 0
-
-            def order(pod: Pod, fair: bool = fair) -> tuple[int, int, int, str]:
-                priority = 0 if fair else pod.spec.priority or 0
-                turn = self._last_turns.get((fair, pod.metadata.namespace), 0)
-                return -priority, turn, self._rests.get(pod.metadata.uid, 0), pod.metadata.creation_timestamp or ""
-
-            pod = min(left.values(), key=order)
-            del left[pod.metadata.uid]
-            self._last_turns[fair, pod.metadata.namespace] = self._turns
-            yield pod
 
     # -- a new reservation
 
@@ -162,7 +142,8 @@ class PodPreemption:
         decision = found.places[pod.metadata.uid]
         gpus = tuple(chosen.gpu for chosen in decision.gpus)
         # Pods leave by themselves. If they are of lower priority, their successors are not to take the GPUs.
-        leave = self._leaving_at(decision.node, gpus, pod.spec.priority or 0)
+        uuids = {gpu.uuid for gpu in gpus}
+        leave = self._evictions.leaving_at(decision.node, uuids, below=pod.spec.priority or 0)
         if not (found.evicted or found.withdrawn or leave) or not takes_now(state.ledger, pod, decision.node):
             return None
         return VictimChoice(decision.node, gpus, found.evicted, found.withdrawn, found.loss)
@@ -184,9 +165,9 @@ class PodPreemption:
         info = state.ledger.info_of(place.node)
         if info is None:
             return
-        facts = state.bound_pods.facts
-        graces = [facts[victim].grace_s for victim in place.evicted if victim in facts]
-        lasts = self._configuration.preemption.keep_seconds + max([self._waits_for(pod, request, place), *graces])
+        gpus = {gpu.uuid for gpu in place.gpus}
+        leave_s = self._evictions.seconds_to_leave(place.evicted, [(place.node, gpus)], MOST_GRACE_S)
+        lasts = self._configuration.preemption.keep_seconds + leave_s
         reservation = Reservation(
             plan=f"preemption-{self._new_plan_name()}",
             size=1,
@@ -201,43 +182,14 @@ class PodPreemption:
         self._write(pod, reservation, place.node)
         self._evictions.choose(uid, place.evicted, _why(pod, place.node))
         self._result.unfinished = True  # who has to leave is evicted once the reservation is stored
-        gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
+        named = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
         leave = f"; {self._evictions.named(place.evicted)} must leave" if place.evicted else ""
-        text = f"node {place.node}: {gpus} reserved for the pod for {lasts} s at most{leave}"
+        text = f"node {place.node}: {named} reserved for the pod for {lasts} s at most{leave}"
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
-
-    def _waits_for(self, pod: Pod, request: Request, place: VictimChoice) -> int:
-        """Return in how many seconds those are to be gone that leave the GPUs by themselves, and have to."""
-        now_s, gpus = self._state.now_ns / _SECOND, frozenset(gpu.uuid for gpu in place.gpus)
-        seconds = (ceil(each - now_s) for each in self._leaving_at(place.node, place.gpus))
-        times = sorted({0, *(max(0, each) for each in seconds if each <= MOST_GRACE_S)})
-        for soon_s in times:
-            rules = self._evictions.rules(soon_s=soon_s)
-            rules = replace(rules, evicted={*rules.evicted, *place.evicted})
-            preemptor = self._preemptor(pod, request)
-            found = choose_victims(self._state.placement.engine, preemptor, (place.node,), rules, gpus)
-            if found is not None and not found.evicted and not found.withdrawn:
-                return soon_s
-        return times[-1]
 
     def _write(self, pod: Pod, reservation: Reservation | None, node: str) -> None:
         self._state.expect(pod, reservation)
         self._result.reservations.append([ReservationPatch(pod, reservation, node)])
-
-    def _leaving_at(self, node: str, gpus: Sequence[Gpu], below: int | None = None) -> list[float]:
-        """Return when the pods are to be gone that leave GPUs of a node, Unix time in seconds.
-
-        With ``below`` only pods of a priority below it count.
-        """
-        uuids, facts = {gpu.uuid for gpu in gpus}, self._state.bound_pods.facts
-        return [
-            known.leaves_at
-            for booking in self._state.ledger.on_node(node)
-            if any(share.uuid in uuids for share in booking.gpus)
-            and (known := facts.get(booking.uid)) is not None
-            and known.leaves_at
-            and (below is None or booking.priority < below)
-        ]
 
     # -- reservations that are stored
 
@@ -267,14 +219,8 @@ class PodPreemption:
 
     def _has_evicted(self, pod: Pod, booking: Booking) -> bool:
         """Return whether pods leave for a pod; another leader may have evicted them."""
-        gpus = [share.uuid for share in booking.gpus]
-        leaving = (
-            each.uid
-            for each in self._state.ledger.on_node(booking.node)
-            if any(each.on_gpu(uuid) for uuid in gpus) and self._state.bound_pods.facts.get(each.uid) is not None
-        )
-        facts = self._state.bound_pods.facts
-        return self._evictions.has_evicted(pod.metadata.uid) or any(facts[uid].leaves_at for uid in leaving)
+        leaving = self._evictions.leaving_at(booking.node, {share.uuid for share in booking.gpus})
+        return bool(leaving) or self._evictions.has_evicted(pod.metadata.uid)
 
     def _have_others_leave(self, pod: Pod, booking: Booking) -> None:
         uid, engine = pod.metadata.uid, self._state.placement.engine

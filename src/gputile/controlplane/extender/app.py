@@ -16,6 +16,7 @@ from gputile.api.extender import (
     ExtenderBindingResult,
     ExtenderPreemptionArgs,
     FilterResult,
+    HostPriority,
 )
 from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
@@ -60,44 +61,38 @@ class ExtenderGate:
     not_ready: Callable[[], str | None]
 
 
-class _VerbFunctions:
-    """The verbs as functions from a request's body to an answer."""
+def _answers(handlers: ExtenderHandlers) -> dict[str, Callable[[bytes], Awaitable[Answer]]]:
+    """Return the verbs as functions from a request's body to an answer."""
 
-    def __init__(self, handlers: ExtenderHandlers) -> None:
-        self._handlers = handlers
-        self.by_name: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
-            "filter": self._filter,
-            "prioritize": self._prioritize,
-            "prioritize-without-gpus": self._prioritize_without_gpus,
-            "filter-claims": self._filter_claims,
-            "prioritize-claims": self._prioritize_claims,
-            "bind": self._bind,
-            "preempt": self._preempt,
-        }
+    def filtering(answer: Callable[[ExtenderArgs], FilterResult]) -> Callable[[bytes], Awaitable[Answer]]:
+        async def run(body: bytes) -> Answer:
+            result = answer(decode(body, _args))
+            return result, "fits" if result.node_names else "refused"
 
-    async def _filter(self, body: bytes) -> Answer:
-        result = self._handlers.filter(decode(body, _args))
-        return result, "fits" if result.node_names else "refused"
+        return run
 
-    async def _prioritize(self, body: bytes) -> Answer:
-        return self._handlers.prioritize(decode(body, _args)), "scored"
+    def ranking(answer: Callable[[ExtenderArgs], list[HostPriority]]) -> Callable[[bytes], Awaitable[Answer]]:
+        async def run(body: bytes) -> Answer:
+            return answer(decode(body, _args)), "scored"
 
-    async def _prioritize_without_gpus(self, body: bytes) -> Answer:
-        return self._handlers.prioritize_without_gpus(decode(body, _args)), "scored"
+        return run
 
-    async def _filter_claims(self, body: bytes) -> Answer:
-        result = self._handlers.filter_claims(decode(body, _args))
-        return result, "fits" if result.node_names else "refused"
-
-    async def _prioritize_claims(self, body: bytes) -> Answer:
-        return self._handlers.prioritize_claims(decode(body, _args)), "scored"
-
-    async def _bind(self, body: bytes) -> Answer:
-        result = await self._handlers.bind(decode(body, _binding_args))
+    async def bind(body: bytes) -> Answer:
+        result = await handlers.bind(decode(body, _binding_args))
         return result, "failed" if result.error else "bound"
 
-    async def _preempt(self, body: bytes) -> Answer:
-        return await self._handlers.preempt(decode(body, _preemption_args)), "answered"
+    async def preempt(body: bytes) -> Answer:
+        return await handlers.preempt(decode(body, _preemption_args)), "answered"
+
+    return {
+        "filter": filtering(handlers.filter),
+        "prioritize": ranking(handlers.prioritize),
+        "prioritize-without-gpus": ranking(handlers.prioritize_without_gpus),
+        "filter-claims": filtering(handlers.filter_claims),
+        "prioritize-claims": ranking(handlers.prioritize_claims),
+        "bind": bind,
+        "preempt": preempt,
+    }
 
 
 class _VerbEndpoint:
@@ -156,7 +151,7 @@ def create_app(
     """Return the handler of verbs, probes and metrics, which reads what it is asked by ``intake``."""
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, gate.not_ready)
-    for verb, answer in _VerbFunctions(handlers).by_name.items():
+    for verb, answer in _answers(handlers).items():
         routes[f"/{verb}"] = "POST", _VerbEndpoint(verb, answer, gate, metrics, bodies).serve
     return routed(routes)
 

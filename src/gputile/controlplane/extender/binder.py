@@ -15,10 +15,11 @@ from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.core.ledger.events import TimePassed
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import end_reservations, waits_for_first
+from gputile.core.scheduling.reserved_place import waits_for_first
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -224,7 +225,7 @@ class Binder:
 
         To be called every few seconds.
         """
-        end_reservations(self._engine, self._clock.unix_ns())
+        self._engine.ledger.apply(TimePassed(self._clock.unix_ns()))
         await self._resolve_all()
         overdue = self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S)
         await several_at_once([(each.namespace, each.name, each.uid) for each in overdue], self._read_back)

@@ -25,7 +25,7 @@ from gputile.api.extender import (
     MetaVictims,
 )
 from gputile.api.reasons import EventReason
-from gputile.controlplane.evictable_pods import EvictionSources
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
@@ -54,11 +54,11 @@ class ExtenderHandlers:
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
         *,
-        sources: EvictionSources | None = None,
+        evictable: EvictablePods | None = None,
     ) -> None:
         self._engine = engine
         self._binder = binder
-        self._sources = sources
+        self._evictable = evictable
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
@@ -142,7 +142,7 @@ class ExtenderHandlers:
         if booking is not None and booking.preemption:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority = args.pod.spec.priority or 0
-        facts = self._sources.bound_pods.facts if self._sources is not None else {}
+        facts = self._evictable.facts if self._evictable is not None else {}
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
@@ -150,8 +150,8 @@ class ExtenderHandlers:
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations
-                if self._sources is not None:
-                    violations += self._sources.budgets.violations(kept, more)
+                if self._evictable is not None:
+                    violations += self._evictable.violations(kept, more)
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*kept, *more]], num_pdb_violations=violations
                 )

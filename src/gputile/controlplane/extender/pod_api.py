@@ -3,19 +3,13 @@
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gputile.api.core import Binding, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import FENCE_ANNOTATION
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import KubeError
-from gputile.kube.objects import list_all
-from gputile.kube.writes import (
-    annotate_pod_status,
-    bind_pod,
-    read_pod,
-)
+from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
 BIND_SECONDS = 15.0
@@ -26,28 +20,11 @@ class NoLongerActive(KubeError):
     """Another replica may be deciding by now; nothing was sent."""
 
 
-class PodApi(Protocol):
-    """The extender's calls. Errors are those of ``gputile.kube.errors``."""
+class PodApi:
+    """The calls on a connection; ``active`` tells whether this replica may still act.
 
-    async def bind(self, binding: Binding) -> None:
-        """Send the Binding.
-
-        Raises:
-            NoLongerActive: the Lease was lost before it was sent.
-        """
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod from the API server itself, None where there is none of this name."""
-
-    async def fence(self, namespace: str, name: str) -> Pod | None:
-        """Write to a pod, so that it gets another resourceVersion; return it as it is then, None where it is gone."""
-
-    async def unbound(self) -> Sequence[Pod]:
-        """Return all pods that have no node, read from the API server itself."""
-
-
-class ApiServerPodApi:
-    """The calls on a connection; ``active`` tells whether this replica may still act."""
+    Errors are those of ``gputile.kube.errors``.
+    """
 
     def __init__(self, connection: Connection, active: Callable[[], bool]) -> None:
         self._connection = connection
@@ -61,21 +38,25 @@ class ApiServerPodApi:
 
         Raises:
             NoLongerActive: the Lease was lost between the call and now.
-            KubeError: it failed; see there.
         """
         if not self._active():
             raise NoLongerActive("the Lease was lost before the Binding was sent")
         await bind_pod(self._connection, binding, within=BIND_SECONDS)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod from the API server itself, None if there is none of this name."""
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
-        """Write to a pod what is in it nowhere yet: a patch that changes nothing would leave the version as it is."""
+        """Write to a pod, so that it gets another resourceVersion; return it as it is then, None if it is gone.
+
+        What is written is in it nowhere yet: a patch that changes nothing would leave the version as it is.
+        """
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
+        """Return all pods that have no node, read from the API server itself."""
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
 
 

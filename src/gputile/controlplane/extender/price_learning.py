@@ -57,7 +57,7 @@ class PriceLearning:
                 asked, arrays = demand.demand(), self._engine.ledger.node_arrays.copy()
                 try:
                     state = await loop.run_in_executor(self._workers(), priced, asked, arrays, *self._engine.supply())
-                    self._engine.use_packing_state(state)
+                    self._engine.packing_state = state
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("prices are not learnt anew: %s", error)
                     self._close()

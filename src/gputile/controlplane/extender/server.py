@@ -18,14 +18,14 @@ from gputile.api.reasons import EventReason
 from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
-from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi, PodEvent
+from gputile.controlplane.extender.pod_api import BIND_SECONDS, PodApi, PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
@@ -86,30 +86,28 @@ class Extender:
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._requeuer = PodRequeuer(connection, clock.monotonic)
-        budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
         self._pending = PendingPods(configuration.unit_mib, configuration.trust_group, lambda: clock.now().timestamp())
         self._capacity = CapacityWatch(self.ledger)
-        bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
-        observers = (budgets, bound_pods, self._pending)
-        informer = Informer(self.ledger, self._requeuer.freed, observers)
+        informer = Informer(self.ledger, self._requeuer.freed, (evictable, self._pending))
         self._pods = Reflector(connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
-        self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
+        self._budgets = Reflector(connection, path, PodDisruptionBudget, evictable.budget_event)
         self._claims: dict[str, Reflector[ResourceClaim]] = {}
         if configuration.features.claims:
             claims = Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, informer.claims)
             self._claims["resourceclaims"] = claims
         self._election = self._elect(connection)
         self._gate = LeaderGate(self._election, clock.monotonic)
-        self._pod_api = ApiServerPodApi(connection, self._election.leads)
+        self._pod_api = PodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        binder_clock = BinderClock(clock.monotonic, clock.unix_ns)
-        self.binder = Binder(engine, self._pod_api, binder_clock)
-        sources = EvictionSources(bound_pods, budgets)
+        self.binder = Binder(engine, self._pod_api, BinderClock(clock.monotonic, clock.unix_ns))
         self.app = create_app(
-            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, sources=sources),
+            ExtenderHandlers(
+                engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
+            ),
             self.metrics,
             ExtenderGate(self._admit, self.not_ready),
         )

@@ -1,16 +1,13 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
 A check is prepared once for a pod: it counts pods by topology domain, is told of each pod that comes or goes, and is
-then asked of each node. A pod with so many terms that they would cost others too much is judged simply: whoever it
-speaks of, it is taken to speak of everybody.
+then asked of each node. Rules of a pod that are so many that they would cost others too much are not judged.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
-
-import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
@@ -25,24 +22,16 @@ SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that the API server gives each namespace: its name. Others are not known here."""
 MOST_PARTS = 256
-"""Terms of a pod, with what they select by; a pod with more is judged simply."""
-_EVERYBODY = LabelSelector()
+"""Terms of a pod, with what they select by; of a pod with more none is judged."""
 
 Labels = Mapping[str, str]
-
-
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """A pod and the node that it is on."""
-
-    pod: Pod
-    node: Node
 
 
 class Check(Protocol):
     """One rule of a pod about others."""
 
-    def count(self, placed: Placed, sign: int) -> None:
-        """Take notice of a pod that came (1), or went (-1)."""
+    def count(self, other: Pod, node: Node, sign: int) -> None:
+        """Take notice of a pod that came to a node (1), or went (-1)."""
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         """Return why the pod may not go to a node with these labels, None where it may."""
@@ -62,29 +51,23 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
 
 
 def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
-    """Return the constraints that must hold; of a pod with too many parts one that holds on no node."""
+    """Return the constraints that must hold."""
     hard = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
-    return [TopologySpreadConstraint()] if _too_many_parts(hard) else hard
+    return () if _too_many_parts(hard) else hard
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the anti-affinity terms that must hold; they hold against pods that come later too.
-
-    A pod with too many parts keeps every other one out of its domains.
-    """
+    """Return the anti-affinity terms that must hold; they hold against pods that come later too."""
     anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     terms = anti_affinity.required if anti_affinity is not None else ()
-    if not _too_many_parts(terms):
-        return terms
-    keys = dict.fromkeys(term.topology_key for term in islice(terms, MOST_PARTS))
-    return [PodAffinityTerm(label_selector=_EVERYBODY, topology_key=key, namespace_selector=_EVERYBODY) for key in keys]
+    return () if _too_many_parts(terms) else terms
 
 
 def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the affinity terms that must hold; of a pod with too many parts one that holds on no node."""
+    """Return the affinity terms that must hold."""
     affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
     terms = affinity.required if affinity is not None else ()
-    return [PodAffinityTerm()] if _too_many_parts(terms) else terms
+    return () if _too_many_parts(terms) else terms
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
@@ -188,13 +171,13 @@ class _AntiAffinity:
         self._terms = None if existing else anti_affinity_terms(pod)
         self._closed = _Domains()
 
-    def count(self, placed: Placed, sign: int) -> None:
-        owner, other, terms = self._pod, placed.pod, self._terms
+    def count(self, other: Pod, node: Node, sign: int) -> None:
+        owner, selected, terms = self._pod, other, self._terms
         if terms is None:
-            owner, other, terms = placed.pod, self._pod, anti_affinity_terms(placed.pod)
+            owner, selected, terms = other, self._pod, anti_affinity_terms(other)
         for term in terms:
-            if term_matches(term, owner, other):
-                self._closed.add(term.topology_key, placed.node.metadata.labels, sign)
+            if term_matches(term, owner, selected):
+                self._closed.add(term.topology_key, node.metadata.labels, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         if not self._closed.have(labels):
@@ -211,10 +194,10 @@ class _AffinityTerms:
         self._domains = [_Domains() for _ in terms]
         self._seeks_itself = all(term_matches(term, pod, pod) for term in terms)
 
-    def count(self, placed: Placed, sign: int) -> None:
-        if all(term_matches(term, self._pod, placed.pod) for term in self._terms):
+    def count(self, other: Pod, node: Node, sign: int) -> None:
+        if all(term_matches(term, self._pod, other) for term in self._terms):
             for term, domains in zip(self._terms, self._domains, strict=True):
-                domains.add(term.topology_key, placed.node.metadata.labels, sign)
+                domains.add(term.topology_key, node.metadata.labels, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         if any(term.topology_key not in labels for term in self._terms):
@@ -243,12 +226,12 @@ class _Spread:
         self._counts = {node.metadata.labels[constraint.topology_key]: 0 for node in counted}
         self._least: int | None = None
 
-    def count(self, placed: Placed, sign: int) -> None:
-        meta = placed.pod.metadata
-        if placed.node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
+    def count(self, other: Pod, node: Node, sign: int) -> None:
+        meta = other.metadata
+        if node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
             return
         if selects(self._counting, meta.labels):
-            self._counts[placed.node.metadata.labels[self._constraint.topology_key]] += sign
+            self._counts[node.metadata.labels[self._constraint.topology_key]] += sign
             self._least = None
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.api.core import Node, Pod, PodSpec
-from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.core.kube_predicates.inter_pod import Check, anti_affinity_terms, interpod_checks, looks_at_pods
 from gputile.core.kube_predicates.node_answers import NodeRefusals, SpareAmounts, StaticAnswers, node_refusals
 from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
@@ -107,7 +107,7 @@ class Predicates:
         self._spare: SpareAmounts | None = None
         self._stale: set[str] = set()  # nodes whose pods these amounts do not know
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[tuple[Placed, int]] = []  # who came (1) or went (-1) since there are questions
+        self._moves: list[tuple[Pod, Node, int]] = []  # who came (1) or went (-1) since there are questions
 
     def snapshot(self) -> "Predicates":
         """Return a private copy, which may be changed and forgotten; it has no answers yet."""
@@ -290,7 +290,7 @@ class Predicates:
         if len(self._moves) >= MOVES_KEPT:
             self._forget_questions()
         if self._questions:
-            self._moves.append((Placed(guest.pod, self._nodes[guest.node]), sign))
+            self._moves.append((guest.pod, self._nodes[guest.node], sign))
 
     def _forget_questions(self) -> None:
         self._questions.clear()
@@ -312,9 +312,9 @@ class Predicates:
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""
         question = self._questions.find(id(pod), lambda: self._counted(pod), MOST_QUESTIONS)
-        for placed, sign in self._moves[question.seen :]:
+        for other, node, sign in self._moves[question.seen :]:
             for check in question.checks:
-                check.count(placed, sign)
+                check.count(other, node, sign)
         question.seen = len(self._moves)
         return question.checks
 
@@ -324,7 +324,7 @@ class Predicates:
             node = self._nodes.get(guest.node)
             if node is not None:
                 for check in checks:
-                    check.count(Placed(guest.pod, node), 1)
+                    check.count(guest.pod, node, 1)
         return _CountedRules(pod, checks, len(self._moves))
 
 

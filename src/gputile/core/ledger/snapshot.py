@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import Gpu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
-from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
@@ -72,47 +69,25 @@ def overallocated_gpus(ledger: Ledger) -> int:
     return int(((held > arrays.total) & arrays.usable).sum())
 
 
-def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset[str] = frozenset()) -> NodeState:
-    """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
+def node_state(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeState:
     arrays = ledger.node_arrays
-    gone: list[Booking] = []
-    shares: dict[str, list[tuple[Booking, GpuShare]]] = {}  # of those that are gone, by GPU
-    staying: dict[str, set[str]] = {}  # the trust groups of the others, by GPU
-    for booking in ledger.on_node(node_info.name) if without else ():
-        if booking.uid in without:
-            gone.append(booking)
-        for share in booking.gpus:
-            if booking.uid in without:
-                shares.setdefault(share.uuid, []).append((booking, share))
-            else:
-                staying.setdefault(share.uuid, set()).add(booking.trust_group)
-    gpus = []
-    for i, gpu in enumerate(node_info.inventory.gpus):
-        total = int(arrays.total[row, i])
-        freed = [booking.takes(share, total, node_info.replicas) for booking, share in shares.get(gpu.uuid, ())]
-        pods, group = int(arrays.pods[row, i]) - len(freed), int(arrays.group[row, i])
-        if freed:
-            left = staying.get(gpu.uuid, set())
-            group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
-        gpus.append(
-            GpuState(
-                gpu=gpu,
-                total=total,
-                used=int(arrays.used[row, i]) - sum(mib for mib, _ in freed),
-                percent=int(arrays.percent[row, i]) - sum(percent for _, percent in freed),
-                pods=pods,
-                group=group,
-            )
+    gpus = tuple(
+        GpuState(
+            gpu=gpu,
+            total=int(arrays.total[row, i]),
+            used=int(arrays.used[row, i]),
+            percent=int(arrays.percent[row, i]),
+            pods=int(arrays.pods[row, i]),
+            group=int(arrays.group[row, i]),
         )
+        for i, gpu in enumerate(node_info.inventory.gpus)
+    )
     closed = arrays.serving_mode[row] == ServingMode.BLOCKED
-    blocked_by = [b.key for b in ledger.unplaced(node_info.name) if b.uid not in without] if closed else []
+    blocked_by = tuple(booking.key for booking in ledger.unplaced(node_info.name)) if closed else ()
     return NodeState(
         info=node_info,
         serving_mode=ServingMode.BLOCKED if blocked_by else node_info.serving_mode,
-        gpus=tuple(gpus),
-        blocked_by=tuple(blocked_by),
-        host_left=HostResources(
-            int(arrays.cpu[row]) + sum(b.host.cpu for b in gone),
-            int(arrays.host_mib[row]) + sum(b.host.mib for b in gone),
-        ),
+        gpus=gpus,
+        blocked_by=blocked_by,
+        host_left=HostResources(int(arrays.cpu[row]), int(arrays.host_mib[row])),
     )

@@ -6,7 +6,6 @@ the GPUs and the machine's CPU or memory that remain, ``spread`` the one where t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Which = Rows | slice
 
-UNFIT, BY_FULLNESS = -1, -2
+UNFIT = -1
 OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
 """What counts how much: how full the pod's GPU gets and how full the node gets; GPUs that lack CPU or memory of the
 machine, and CPU and memory without GPUs, which pods without GPUs can still use. Tried out on the openb trace."""
@@ -35,48 +34,31 @@ _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class Fullness:
-    """How full a request would make each of some nodes, whatever it asks for beside GPUs: shape [rows] each.
+def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, rows: Which, *, emptier: bool) -> Int64:
+    """Return for each of ``rows`` its score, 0 or more, or ``UNFIT`` where the request does not fit: shape [rows].
 
-    ``gpu`` is the fullest of its GPUs, ``node`` all of the node's, in thousandths. ``plain`` is the score of a node for
-    which none of this matters: ``UNFIT`` where the request does not fit, 0 where it gets no GPU that gputile books, and
-    ``BY_FULLNESS`` for all others.
+    ``host`` is what the pod asks for beside GPUs. ``emptier`` tells whether emptier nodes are better (the cluster's
+    policy is spread). A slice of rows is read in place; an array of rows is copied out first.
     """
-
-    plain: Int64
-    gpu: Int64
-    node: Int64
-
-    def put(self, where: Rows | slice | Bool, others: "Fullness") -> None:
-        self.plain[where], self.gpu[where], self.node[where] = others.plain, others.gpu, others.node
-
-
-def no_fullness(count: int) -> Fullness:
-    """Return that a request fits none of ``count`` nodes."""
-    return Fullness(np.full(count, UNFIT, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64))
-
-
-def fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
-    """Return how full a request would make each of ``rows``.
-
-    A slice of rows is read in place; an array of rows is copied out first.
-    """
+    fit, gpus = ready(arrays, shape, group, rows)
+    result = np.full(len(fit), UNFIT, np.int64)
     if shape.kind is RequestKind.SHARED:
-        return _shared_fullness(arrays, shape, group, rows)
-    return _whole_fullness(arrays, shape, group, rows)
-
-
-def scores(arrays: NodeArrays, found: Fullness, rows: Which, host: HostResources, *, emptier: bool) -> Int64:
-    """Return for each of ``rows`` its score, 0 or more, or -1 where the request does not fit: shape [rows].
-
-    ``found`` is the ``fullness`` of all ``arrays``; ``host`` is what the pod asks for beside GPUs. ``emptier`` tells
-    whether emptier nodes are better (the cluster's policy is spread).
-    """
-    result = found.plain[rows].copy()
-    part = np.flatnonzero(result == BY_FULLNESS)
+        for spread in (False, True):
+            # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
+            part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
+            if len(part):
+                lines = positions(rows, part)
+                full = _fullness(arrays, shape, lines, gpus[part], spread=spread)
+                result[part] = _node_scores(*full, arrays, lines, host, emptier=emptier)
+        return result
+    part = np.flatnonzero(fit)
     lines = positions(rows, part)
-    result[part] = _node_scores(found.gpu[lines], found.node[lines], arrays, lines, host, emptier=emptier)
+    used = _count(arrays.pods[lines] > 0) + shape.gpus
+    node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
+    result[part] = _node_scores(np.full(len(part), 1000), node_used, arrays, lines, host, emptier=emptier)
+    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
+        other_plugin = arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN
+        result[other_plugin | sliced(arrays, shape, group, rows)] = 0
     return result
 
 
@@ -176,32 +158,6 @@ def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool
     return result
 
 
-def _whole_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
-    serving_mode = arrays.serving_mode[rows]
-    empty = arrays.pods[rows] == 0
-    fit, _ = ready(arrays, shape, NO_GROUP, rows)
-    gpus = np.maximum(_count(arrays.total[rows] > 0), 1)
-    used = 1000 * (_count(~empty) + shape.gpus) // gpus
-    plain = np.where(fit, BY_FULLNESS, UNFIT)
-    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
-        plain[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
-    return Fullness(plain, np.full(len(used), 1000), used)
-
-
-def _shared_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
-    fit, gpus = ready(arrays, shape, group, rows)
-    free = arrays.total[rows] - arrays.used[rows]
-    result = no_fullness(len(fit))
-    for spread in (False, True):
-        # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
-        part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
-        if len(part):
-            lines = positions(rows, part)
-            gpu, node = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
-            result.put(part, Fullness(np.full(len(part), BY_FULLNESS), gpu, node))
-    return result
-
-
 def _node_scores(
     gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
 ) -> Int64:
@@ -234,16 +190,13 @@ def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> In
     return key
 
 
-def _fullness(
-    arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, free: Int64, *, spread: bool
-) -> tuple[Int64, Int64]:
+def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, *, spread: bool) -> tuple[Int64, Int64]:
     """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each.
 
     All ``rows`` choose their GPUs alike, the less used ones where ``spread`` says so.
     """
-    total = arrays.total[rows]
-    used = total - free
-    first = np.where(gpus, gpu_keys(arrays, rows, free, spread=spread), _FAR).argmin(axis=1)
+    total, used = arrays.total[rows], arrays.used[rows]
+    first = np.where(gpus, gpu_keys(arrays, rows, total - used, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     gpu_used, gpu_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.gpus * shape.mib

@@ -31,48 +31,9 @@ from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
-from gputile.core.placement.vectorized import Fullness, by_width, fullness, no_fullness
 from gputile.core.recent import LastAsked
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
-
-MOST_SHAPES = 64
-
-
-@dataclass(slots=True)
-class _ShapeAnswers:
-    """The answers of all rows for one shape, as of a position in the ledger's changes."""
-
-    found: Fullness
-    position: int = -1
-
-
-class KeptFullness:
-    """The fullness of a ledger's nodes by shape; only rows that changed since are looked at again."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._kept: LastAsked[Shape, _ShapeAnswers] = LastAsked()
-
-    def of(self, shape: Shape) -> Fullness:
-        """Return how full a request of a shape would make each row of the ledger, until that changes."""
-        ledger, rows = self._ledger, self._ledger.node_arrays.rows
-        kept = self._kept.find(shape, lambda: _ShapeAnswers(no_fullness(rows)), MOST_SHAPES)
-        if len(kept.found.plain) != rows:
-            kept.found, kept.position = no_fullness(rows), -1
-        if kept.position != ledger.changes.position:
-            self._look_again(kept, shape)
-        return kept.found
-
-    def _look_again(self, kept: _ShapeAnswers, shape: Shape) -> None:
-        ledger = self._ledger
-        changed = ledger.changes.rows_since(kept.position)
-        rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
-        group = ledger.group_number(shape.trust_group)
-        for arrays, part, these in by_width(ledger.node_arrays, rows):
-            kept.found.put(part if changed is None else changed[part], fullness(arrays, shape, group, these))
-        kept.position = ledger.changes.position
-
 
 TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_NODES = 10
@@ -168,7 +129,6 @@ class PlacementEngine:
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
-        self._fullness = KeptFullness(ledger)
         self._scored: LastAsked[tuple[Shape | None, HostResources], _Scored] = LastAsked()
         self._emptier = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
@@ -183,13 +143,12 @@ class PlacementEngine:
         return engine
 
     def reprice(self, prices: Prices) -> None:
-        """Weigh by these prices, and by how scarce things are now."""
-        models, cpu = self.supply()
-        self.use_packing_state(build(self.ledger.node_arrays, prices, models, cpu))
+        """Weigh by these prices, and by how scarce things are now.
 
-    def use_packing_state(self, packing_state: PackingState) -> None:
-        """Weigh by ``packing_state`` from now on; nodes that changed since it was built are weighed as they are now."""
-        self.packing_state = packing_state
+        Nodes that change later are weighed as they are by then.
+        """
+        models, cpu = self.supply()
+        self.packing_state = build(self.ledger.node_arrays, prices, models, cpu)
 
     def supply(self) -> tuple[list[str], int]:
         """Return what ``packing_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
@@ -262,14 +221,9 @@ class PlacementEngine:
         order = fitting[np.argsort(-found[fitting], kind="stable")]
         return [names[i] for i in order.tolist()]
 
-    def decide(
-        self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
-    ) -> Decision | Refusal[FitRule]:
-        """Return which GPUs of node ``name`` the request gets now, or why it gets none.
-
-        ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
-        """
-        node = self.state(name, without)
+    def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
+        """Return which GPUs of node ``name`` the request gets at ``now_ns`` (Unix time), or why it gets none."""
+        node = self.state(name)
         if node is None:
             return UNKNOWN
         group = self.ledger.group_number(request.shape.trust_group)
@@ -295,12 +249,12 @@ class PlacementEngine:
             return UNKNOWN
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
-    def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
+    def state(self, name: str) -> NodeState | None:
         row = self.ledger.row_of.get(name)
         node_info = self.ledger.node_info(row) if row is not None else None
         if row is None or node_info is None:
             return None
-        return node_state(self.ledger, row, node_info, without)
+        return node_state(self.ledger, row, node_info)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Return the row of each name, and whether it is known (a row of an unknown name is 0)."""
@@ -339,14 +293,13 @@ class PlacementEngine:
         self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
         node_arrays = self.ledger.node_arrays
-        if shape is not None and packing_state is None:
-            found = self._fullness.of(shape)
-            return vectorized.scores(node_arrays, found, rows, host, emptier=self._emptier)
         result = np.empty(len(node_arrays.many[rows]), np.int64)
         for arrays, part, these in vectorized.by_width(node_arrays, rows):
+            group = self.ledger.group_number(shape.trust_group) if shape is not None else 0
             if shape is not None and packing_state is not None:
-                group = self.ledger.group_number(shape.trust_group)
                 result[part] = scores(arrays, shape, host, group, these, packing_state)
+            elif shape is not None:
+                result[part] = vectorized.scores(arrays, shape, host, group, these, emptier=self._emptier)
             elif packing_state is not None:
                 result[part] = scores_without_gpus(arrays, host, these, packing_state)
             else:

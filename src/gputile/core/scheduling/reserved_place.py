@@ -19,18 +19,11 @@ from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.reservations import PlanBookings
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
-from gputile.core.scheduling.placement_engine import PlacementEngine
-
-
-def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
-    """End the reservations that last until ``now_ns`` or less, Unix time in nanoseconds."""
-    engine.ledger.apply(TimePassed(now_ns))
 
 
 def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:

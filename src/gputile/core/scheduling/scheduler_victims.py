@@ -13,7 +13,6 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.placement.fit import fits
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
@@ -50,10 +49,10 @@ def victims(
     ``proposed`` are the victims of the in-tree plugins, ``facts`` those of the bound pods, by UID. A static pod never
     leaves: its kubelet starts it again.
     """
-    first, state = frozenset(proposed), engine.state(node, frozenset(proposed))
-    if state is None or any(uid in facts and facts[uid].static for uid in first):
+    first = frozenset(proposed)
+    if any(uid in facts and facts[uid].static for uid in first):
         return None
-    if fits(state, request.shape, engine.ledger.group_number(request.shape.trust_group)):
+    if engine.refusal(request, node) is None:
         return first
     alone = {}
     for booking in engine.ledger.on_node(node):

@@ -73,7 +73,7 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted: nothing has to be done
+_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted, and the preemptor itself: nothing has to be done
 
 
 class GpuAmounts(NamedTuple):
@@ -194,7 +194,7 @@ class VictimSearch:
     ) -> VictimChoice | None:
         """Return who leaves a node, None where evictions are not enough; nobody above ``most_priority`` leaves."""
         request = self._preemptor.request
-        state = self._engine.state(name, frozenset({self._preemptor.uid}))
+        state = self._engine.state(name)
         if (
             state is None
             or not serves(state.serving_mode, request.shape)
@@ -203,9 +203,9 @@ class VictimSearch:
             return None
         if state.serving_mode is ServingMode.OTHER_PLUGIN:
             return None
-        bookings = [each for each in self._ledger.on_node(name) if each.uid != self._preemptor.uid]
+        bookings = list(self._ledger.on_node(name))
         pairs = {each.uid: self._groups_of(each) for each in bookings}
-        if all(first is None for first, _ in pairs.values()):
+        if all(first is None for uid, (first, _) in pairs.items() if uid != self._preemptor.uid):
             return None
         # Single pods leave before their gang does. Where gangs let too few go, they leave whole.
         ways = [_gpus(state, request, bookings, {uid: first for uid, (first, _) in pairs.items()}, only_gpus)]
@@ -222,6 +222,8 @@ class VictimSearch:
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
         """Return who leaves if the pod of a booking does, and who if its gang cannot let enough go; None for nobody."""
+        if booking.uid == self._preemptor.uid:
+            return _LEAVING, _LEAVING
         if booking.reserved:
             # A gang's reservations stand or fall together, and the planner of gangs alone decides about them.
             withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority

@@ -17,9 +17,9 @@ from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.answers import GpuUuids
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_lists import devices, expected_memory
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.device_table import Listing
+from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons

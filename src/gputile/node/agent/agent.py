@@ -18,12 +18,10 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.claim_files import ClaimFiles
-from gputile.node.agent.claims.driver import ClaimsDriver
+from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
-from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler, Lookup
@@ -33,8 +31,7 @@ from gputile.node.agent.node_status import tell_node, wanted_status
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
-from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.usage import ContainerUse, UsageHour
+from gputile.node.agent.status.usage import ContainerUse, Snapshots, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock

@@ -12,11 +12,11 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.device_table import (
     AllocationRecord,
     DeviceTable,
     KubeletEntry,
+    Listing,
     PodDevices,
     PreparedClaim,
     directory_name,

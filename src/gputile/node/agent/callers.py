@@ -13,7 +13,7 @@ the kubelet has written down.
 from collections.abc import Set
 
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.device_ids import ListedPod, Listing
+from gputile.node.agent.device_table import ListedPod, Listing
 from gputile.node.agent.holdings import entries
 from gputile.node.agent.known_pods import KnownPod
 

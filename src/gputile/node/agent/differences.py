@@ -18,8 +18,7 @@ from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceTable, PodDevices, gpus_of
+from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 

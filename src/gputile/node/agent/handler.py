@@ -17,8 +17,8 @@ from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
-from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.files.records import Records, mounts_of
+from gputile.node.agent.device_table import Listing
+from gputile.node.agent.files.allocation_files import Records, mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink

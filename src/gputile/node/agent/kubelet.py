@@ -5,8 +5,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from gputile.node.agent.device_ids import ListedPod, Listing
 from gputile.node.agent.device_lists import Device
+from gputile.node.agent.device_table import ListedPod, Listing
 from gputile.node.gateway.link import (
     Advertise,
     Call,

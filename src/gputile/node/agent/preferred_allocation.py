@@ -17,8 +17,7 @@ from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.device_ids import by_gpu, in_order
-from gputile.node.agent.device_table import ContainerDevices, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, PodDevices, by_gpu, in_order
 from gputile.node.agent.node_config import NodeConfig
 from gputile.node.agent.rules import SHARED_RESOURCES, AllocationConflict, rules_of
 

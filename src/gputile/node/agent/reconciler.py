@@ -19,7 +19,7 @@ from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
-from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink

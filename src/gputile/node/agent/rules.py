@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, PreparedClaim
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, PreparedClaim, by_gpu
 from gputile.node.agent.node_config import NodeConfig
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.quantity import MIB
-from gputile.node.arbiter.agent_messages import AssignmentError, Used, decode_assignment, encode_usage
+from gputile.node.arbiter.agent_messages import Assignment, AssignmentError, Used, decode_assignment, encode_usage
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
 
 log = logging.getLogger("gputile.node.arbiter")
@@ -28,63 +28,59 @@ LOOK_EVERY_S: Final = 0.1
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
-class _Input(asyncio.StreamReader):
-    """Knows that it was closed before it was read: ``at_eof`` says so only afterwards."""
+async def serve(lock: int | None, report_every: float = 0.0) -> None:
+    """Serve until standard input is closed; say every so many seconds what was used, never for 0.
 
-    closed = False
-
-    def feed_eof(self) -> None:
-        self.closed = True
-        super().feed_eof()
-
-
-async def serve(lock: Path | None, report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; say every so many seconds what was used, never for 0."""
-    reader = _Input(limit=MOST_LINE)
+    ``lock`` is an open file that only one arbiter of the node locks, None where there is no other.
+    """
+    reader = asyncio.StreamReader(limit=MOST_LINE)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    if not await _alone(lock, reader):
-        return
-    arbiter = Arbiter()
-    beside = [loop.create_task(_listen_again(arbiter))]
-    if report_every:
-        beside.append(loop.create_task(_report(arbiter, report_every)))
-    try:
-        while line := await reader.readline():
-            try:
-                await arbiter.assign(decode_assignment(line))
-            except AssignmentError as error:
-                log.error("what the agent says is not understood: %s", error)
-    finally:
-        for task in beside:
-            task.cancel()
-        arbiter.close()
+    arbiter, latest, alone = Arbiter(), Assignment(), lock is None
+
+    async def take_over(lock: int) -> None:
+        nonlocal alone
+        await _locked(lock)
+        alone = True
+        arbiter.assign(latest)
+
+    async with asyncio.TaskGroup() as beside:
+        tasks = [beside.create_task(_listen_again(arbiter))]
+        if lock is not None:
+            tasks.append(beside.create_task(take_over(lock)))
+        if report_every:
+            tasks.append(beside.create_task(_report(arbiter, report_every)))
+        try:
+            while line := await reader.readline():
+                try:
+                    latest = decode_assignment(line)
+                except AssignmentError as error:
+                    log.error("what the agent says is not understood: %s", error)
+                else:
+                    if alone:
+                        arbiter.assign(latest)
+        finally:
+            for task in tasks:
+                task.cancel()
+            arbiter.close()
 
 
-async def _alone(lock: Path | None, reader: _Input) -> bool:
-    """Wait until no other arbiter of this node runs; return False if that is no longer wanted."""
-    if lock is None:
-        return True
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        sys.exit(f"error: the lock {lock} cannot be taken: {error.strerror}")
+async def _locked(lock: int) -> None:
+    """Wait until no other arbiter of this node runs."""
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if reader.closed:
-                return False
             await asyncio.sleep(LOOK_EVERY_S)
         else:
-            return True
+            return
 
 
 async def _listen_again(arbiter: Arbiter) -> None:
     """Listen later where it could not be done at first."""
     while True:
         await asyncio.sleep(TRY_AGAIN_S)
-        await arbiter.listen()
+        arbiter.listen()
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
@@ -113,7 +109,11 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    asyncio.run(serve(arguments.lock, arguments.report_every))
+    try:
+        lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if arguments.lock else None
+    except OSError as error:
+        sys.exit(f"error: the lock {arguments.lock} cannot be taken: {error.strerror}")
+    asyncio.run(serve(lock, arguments.report_every))
 
 
 if __name__ == "__main__":

@@ -1,101 +1,84 @@
-"""Serves a container's socket: lets its processes in, and believes nothing of what they send."""
+"""Serves a container's socket: lets its processes in, and believes nothing of what they send.
+
+The socket and all connections are sources of the node's ``MessageQueue``: who connects and hangs up in a loop pays for
+that as for messages.
+"""
 
 import asyncio
 import contextlib
-import logging
 import os
 import select
 import socket
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gputile.node.arbiter.accounts import Grant, TimesliceMessage
+from gputile.node.arbiter.message_queue import AT_ONCE, MessageQueue
 from gputile.node.arbiter.protocol import SIZE, SOCKET, VERSION, Message, MessageKind, ProtocolError, decode
-from gputile.node.arbiter.rate_limit import PoolShare, TokenBucket
 
 if TYPE_CHECKING:
     from gputile.node.arbiter.server import Arbiter
 
-log = logging.getLogger(__name__)
-
 HELLO_WITHIN_S: Final = 5.0
-MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
-WINDOW_S: Final = 0.01
+MOST_READ: Final = AT_ONCE * SIZE  # bytes; what is not handled waits in the kernel, where its sender pays for it
 MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
 # As many as there are slots in the file of what a container's processes hold: no other process of it has a GPU.
 MOST_CONNECTIONS: Final = 512
-_BACKLOG: Final = MOST_CONNECTIONS
-CONNECTIONS_AT_ONCE: Final = MOST_CONNECTIONS
-CONNECTIONS_PER_S: Final = 256
-# All containers of a node together.
-NODE_CONNECTIONS_AT_ONCE: Final = 1024
-NODE_CONNECTIONS_PER_S: Final = 512
-SHUT_FOR_S: Final = 0.05
-WITHOUT_RESOURCES_S: Final = 1.0
+ARRIVAL_COST: Final = 32  # a connection takes the arbiter as long as so many messages
 
 
 class Listener:
-    """Hands over those who connect to a listening socket in ``directory``, which it owns, to ``arrive``: one at a time.
+    """Lets in those who connect to a listening socket in the directory ``container``, which it owns."""
 
-    Who connects and hangs up in a loop is let in no more often than ``CONNECTIONS_PER_S``; the others wait in the
-    kernel.
-    """
+    whole = 0
 
-    def __init__(
-        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenBucket | PoolShare
-    ) -> None:
+    def __init__(self, container: str, handler: "Arbiter", queue: MessageQueue) -> None:
         """Listen.
 
         Raises:
             OSError: the directory is gone, or cannot be written.
         """
-        self._sock, self._file = _listen_in(directory)
-        self._directory = directory
-        self._arrive = arrive
-        self._allowance = allowance
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._open()
+        self.container = container
+        self._sock, self._file = _listen_in(Path(container))
+        self._handler = handler
+        self._queue = queue
+        self.resume()
 
     @property
     def is_reached(self) -> bool:
         """Whether the directory has this very socket: it may have been removed and made anew meanwhile."""
         try:
-            found = os.lstat(self._directory / SOCKET)
+            found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
             return False
         return os.path.samestat(found, self._file)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop.remove_reader(self._sock)
+        self._queue.leave(self)
+        self.pause()
         self._sock.close()
 
-    def _open(self) -> None:
-        self._loop.add_reader(self._sock, self._accept)
+    def pause(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._sock)
 
-    def _shut(self, seconds: float) -> None:
-        self._loop.remove_reader(self._sock)
-        self._timer = self._loop.call_later(seconds, self._open)
+    def resume(self) -> None:
+        asyncio.get_running_loop().add_reader(self._sock, self._queue.read, self)
 
-    def _accept(self) -> None:
-        if not self._allowance.left(self._loop.time()):
-            self._shut(SHUT_FOR_S)
-            return
+    def end_if_gone(self) -> None:
+        """Nobody owns the listening socket but the arbiter."""
+
+    def handle(self, most: int) -> int:  # noqa: ARG002 - one costs more than that
+        """Let one process in."""
         try:
             connected, _ = self._sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return ARRIVAL_COST
         except OSError as error:
-            log.error("nobody is let in for a moment: %s", error)
-            self._shut(WITHOUT_RESOURCES_S)
-            return
-        self._allowance.spend(1)
+            self._handler.complain(self.container, f"nobody is let in: {error}")
+            return ARRIVAL_COST
         connected.setblocking(False)
-        self._arrive(connected)
+        self._handler.arrive(self.container, connected)
+        return ARRIVAL_COST
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
@@ -114,7 +97,7 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
             # The path of a socket has 107 bytes, and the directory's alone can have more.
             made.bind(f"/proc/self/fd/{fd}/{beside}")
             os.chmod(beside, 0o666, dir_fd=fd)  # noqa: S103 - the container's user can be anybody
-            made.listen(_BACKLOG)
+            made.listen(MOST_CONNECTIONS)
             file = os.stat(beside, dir_fd=fd, follow_symlinks=False)
             os.rename(beside, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
         finally:
@@ -130,63 +113,11 @@ def remove_from(directory: Path) -> None:
         (directory / SOCKET).unlink()
 
 
-class ConnectionQueue:
-    """The connections of one container. Those that find the allowance used up wait in line, and are not read meanwhile.
-
-    With what comes back, each in turn has what it has read handled. A connection that is not read does not show that
-    its process has died: that is looked for when its turn comes. With 512 connections that have 16 messages each it
-    comes in a second.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, allowance: TokenBucket | PoolShare) -> None:
-        self._loop = loop
-        self._allowance = allowance
-        self._waiting: deque[ContainerConnection] = deque()
-        self._called = False
-
-    def read(self, connection: "ContainerConnection") -> None:
-        """Handle what ``connection`` has read, now or when its turn comes."""
-        left = 0 if self._waiting else self._allowance.left(self._loop.time())
-        if left:
-            self._handle(connection, left)
-            if not connection.whole:
-                return
-        connection.pause()
-        self._waiting.append(connection)
-        self._call()
-
-    def leave(self, connection: "ContainerConnection") -> None:
-        if connection in self._waiting:
-            self._waiting.remove(connection)
-
-    def _handle(self, connection: "ContainerConnection", most: int) -> None:
-        # A part of a message has to be read as well: it counts as one.
-        self._allowance.spend(max(1, connection.handle(most)))
-
-    def _serve(self) -> None:
-        self._called = False
-        try:
-            while self._waiting and (left := self._allowance.left(self._loop.time())):
-                connection = self._waiting[0]
-                connection.end_if_gone()
-                self._handle(connection, left)
-                if not connection.whole:
-                    self._waiting.popleft()
-                    connection.resume()
-        finally:
-            self._call()
-
-    def _call(self) -> None:
-        if self._waiting and not self._called:
-            self._called = True
-            self._loop.call_later(WINDOW_S, self._serve)
-
-
 class ContainerConnection(asyncio.BufferedProtocol):
-    """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``queue``."""
+    """Speaks with the process ``member`` of a container."""
 
-    def __init__(self, allocation: str, member: int, handler: "Arbiter", queue: ConnectionQueue) -> None:
-        self._allocation = allocation
+    def __init__(self, container: str, member: int, handler: "Arbiter", queue: MessageQueue) -> None:
+        self.container = container
         self._member = member
         self._handler = handler
         self._transport: asyncio.Transport | None = None
@@ -195,11 +126,14 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._filled = 0
         self._gpus: dict[int, str] = {}
         self._agreed = False
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy: a stream socket
         self._transport = transport
+        if self._closed:
+            transport.abort()
         self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small, whoever sends much
@@ -216,7 +150,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._transport = None
         self._queue.leave(self)
-        self._handler.gone(self._allocation, self._member)
+        self._handler.gone(self.container, self._member)
 
     def tell(self, uuid: str, instruction: TimesliceMessage) -> None:
         number = next(number for number, name in self._gpus.items() if name == uuid)
@@ -229,6 +163,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._send(Message(MessageKind.WAIT, number))
 
     def close(self) -> None:
+        self._closed = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -247,7 +182,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
                 message, end = bytes(self._buffer[end : end + SIZE]), end + SIZE
                 spent += self._take(decode(message))
         except ProtocolError as error:
-            self._handler.complain(self._allocation, f"a process is not understood: {error}")
+            self._handler.complain(self.container, f"a process is not understood: {error}")
             self.close()
         except Exception:
             self.close()  # else its message would come again and again
@@ -285,12 +220,12 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if not self._agreed:
             self._greet(message)
         elif kind is MessageKind.GPU:
-            uuid = self._handler.gpu_of(self._allocation, (message.a, message.b))
+            uuid = self._handler.gpu_of(self.container, (message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
                 raise ProtocolError("a GPU that is not its own, or twice")
             self._gpus[message.gpu] = uuid
         elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
-            return self._handler.said(self._allocation, self._member, self._gpus[message.gpu], message)
+            return self._handler.said(self.container, self._member, self._gpus[message.gpu], message)
         else:
             raise ProtocolError(f"{kind.name} out of place")
         return 1
@@ -312,7 +247,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MOST_UNSENT:
-            self._handler.complain(self._allocation, "a process does not read what it is told")
+            self._handler.complain(self.container, "a process does not read what it is told")
             self.close()
             return
         self._transport.write(message.encode())

@@ -63,7 +63,7 @@ class NodeTimeSlices:
     def put(self, uuid: str, key: Hashable, share: Share, now: int) -> Said:
         gpu = self._gpus.get(uuid)
         if gpu is None:
-            gpu = self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
+            gpu = self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait)
         return self._after(uuid, gpu.put(key, share, now), now)
 
     def remove(self, uuid: str, key: Hashable, now: int) -> Said:
@@ -186,11 +186,6 @@ class NodeTimeSlices:
         found: Said = [(uuid, instruction) for instruction in said]
         left, near = near is not None, (near or set()) | self._near(uuid)
         self._touched |= near
-        self.cost = 1
-        if len(near) == 1:
-            self._look_again.pop(uuid, None)
-            self._see_whether_held_up(uuid, now)
-            return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
         tied = [key for key, gpus in self._tied.items() if not near.isdisjoint(gpus)]
         self.cost = (len(near) + len(tied) + 1) // 2  # as measured, from 2 GPUs and a container to 16 of each
         for key in tied:
@@ -226,23 +221,17 @@ class NodeTimeSlices:
     def _among(self, near: set[str]) -> list[Hashable]:
         return [key for key, gpus in self._tied.items() if near.issuperset(gpus)]
 
-    def _owners(self, near: set[str]) -> set[Hashable]:
-        """Return the containers that have a turn on one of these GPUs: few, however many wait."""
-        return {owner.key for uuid in near if (owner := self._gpus[uuid].owner) is not None}
-
     def _having(self, near: set[str]) -> list[tuple[Hashable, list[str]]]:
         """Return the containers that have turns of their sets on these GPUs, with those turns' GPUs."""
-        owners = self._owners(near)
-        return [(key, self._has(key)) for key in self._tied if key in owners and near.issuperset(self._tied[key])]
+        return [(key, has) for key in self._among(near) if (has := self._has(key))]
 
     def _ask(self, near: set[str], now: int) -> None:
         """Let a container that waits for one GPU of its set ask for all of them, unless it has some."""
-        owners = self._owners(near)
         for key in self._among(near):
             mine = self._mine(key)
             asks = (
                 any(account.waiting for _, _, account in mine)
-                and not (key in owners and self._has(key))
+                and not self._has(key)
                 and all(gpu.eligible_at(account) <= now for _, gpu, account in mine)
             )
             for _, _, account in mine:
@@ -287,7 +276,7 @@ class NodeTimeSlices:
     def _begin(self, near: set[str], now: int) -> Said:
         said: Said = []
         free = {uuid for uuid in near if self._gpus[uuid].owner is None}
-        candidates = self._candidates(near, now) if free and self._may_begin(near, free, now) else []
+        candidates = self._candidates(near, now) if free else []
         busy_until = {uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in near}
         begun = turns_to_begin(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART)
         for begin in begun:
@@ -305,24 +294,6 @@ class NodeTimeSlices:
             if candidate.until is None and free.issuperset(candidate.gpus):
                 self._look_again[candidate.gpus[0]] = now + LOOK_AGAIN
         return said
-
-    def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
-        """Return whether a turn could begin, as some container wants free GPUs only; else the order need not be known.
-
-        After most events none can: the GPUs of a set become free one after the other.
-        """
-        for uuid in near:
-            self._gpus[uuid].idle_hold(now)  # one that is over is not waited for
-        if any(a.waiting and not a.tied for uuid in free for a in self._gpus[uuid].accounts.values()):
-            return True
-        owners = self._owners(near)
-        for key in self._among(near):
-            if key in owners and self._has(key):
-                if any(free.issuperset(join.gpus) for join in self._joins(key, now)):
-                    return True
-            elif free.issuperset(self._tied[key]):
-                return True
-        return False
 
     def _take_note(self, begin: Begin) -> None:
         round_ = self._rounds.get(begin.key)
@@ -348,9 +319,8 @@ class NodeTimeSlices:
                 single = account.waiting and not account.tied and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
                     found.append(TurnCandidate(gpu.rank(account, now), key, (uuid,)))
-        owners = self._owners(near)
         for key in self._among(near):
-            if key in owners and self._has(key):
+            if self._has(key):
                 found += self._joins(key, now)
             elif any(account.asks for _, _, account in self._mine(key)):
                 kept_for = self._kept_for(key, now)

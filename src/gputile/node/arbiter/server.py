@@ -5,34 +5,14 @@ import logging
 import socket
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
-from gputile.node.arbiter.connection import (
-    CONNECTIONS_AT_ONCE,
-    CONNECTIONS_PER_S,
-    MOST_CONNECTIONS,
-    NODE_CONNECTIONS_AT_ONCE,
-    NODE_CONNECTIONS_PER_S,
-    ConnectionQueue,
-    ContainerConnection,
-    Listener,
-    remove_from,
-)
+from gputile.node.arbiter.connection import MOST_CONNECTIONS, ContainerConnection, Listener, remove_from
+from gputile.node.arbiter.message_queue import MessageQueue
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
 from gputile.node.arbiter.protocol import Message, MessageKind, ProtocolError, uuid_fields
-from gputile.node.arbiter.rate_limit import (
-    MESSAGES_AT_ONCE,
-    MESSAGES_AT_ONCE_SEVERAL,
-    MESSAGES_PER_S,
-    MESSAGES_PER_S_SEVERAL,
-    NODE_MESSAGES_AT_ONCE,
-    NODE_MESSAGES_PER_S,
-    Pool,
-    PoolShare,
-)
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 log = logging.getLogger(__name__)
@@ -45,9 +25,6 @@ COMPLAIN_EVERY_S: Final = 60.0
 class _ConnectedContainer:
     allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
-    messages: PoolShare
-    arrivals: PoolShare
-    line: ConnectionQueue
     entrance: Listener | None = None
     members: set[int] = field(default_factory=set)
     complain_at: float = 0.0
@@ -61,15 +38,14 @@ class Arbiter:
         self.quantum = Assignment().quantum_ms * MS
         self._turns = NodeTimeSlices(self.quantum, Assignment().longest_wait_ms * MS)
         self._containers: dict[str, _ConnectedContainer] = {}
-        self._messages = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
-        self._arrivals = Pool(NODE_CONNECTIONS_AT_ONCE, NODE_CONNECTIONS_PER_S)
+        self._queue = MessageQueue(asyncio.get_running_loop())
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
         self._refused: set[str] = set()  # told people of once
         self._arriving: set[asyncio.Task[object]] = set()
 
-    async def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment) -> None:
         self.quantum = assignment.quantum_ms * MS
         self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
         wanted = {allocation.directory: allocation for allocation in assignment.allocations}
@@ -83,9 +59,10 @@ class Arbiter:
         for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
             self._turns.drop(uuid)
             self._set_timer(uuid, None)
-        await self.listen()
+        self._queue.containers = max(1, len(self._containers))
+        self.listen()
 
-    async def listen(self) -> bool:
+    def listen(self) -> bool:
         """Listen where nobody does yet; return whether that is everywhere."""
         complete = True
         for name, container in self._containers.items():
@@ -95,7 +72,7 @@ class Arbiter:
                 container.entrance.close()
                 container.entrance = None
             try:
-                container.entrance = Listener(Path(name), partial(self._arrive, name), container.arrivals)
+                container.entrance = Listener(name, self, self._queue)
             except OSError as error:
                 # The directory comes when the container starts; it is looked for again and again.
                 if not container.waits:
@@ -163,28 +140,22 @@ class Arbiter:
             container.complain_at = now + COMPLAIN_EVERY_S
             log.warning("%s: %s", allocation, text)
 
-    # -- inside
-
-    def _arrive(self, name: str, connected: socket.socket) -> None:
-        if self._full(name):
+    def arrive(self, allocation: str, connected: socket.socket) -> None:
+        """Let a process of the container in."""
+        container = self._containers[allocation]
+        if len(container.members) >= MOST_CONNECTIONS:
             connected.close()
             return
+        self._last_member += 1
+        connection = ContainerConnection(allocation, self._last_member, self, self._queue)
+        self._connections[self._last_member] = connection
+        container.members.add(self._last_member)
         loop = asyncio.get_running_loop()
-        made = loop.create_task(loop.connect_accepted_socket(partial(self._connect, name), connected))
+        made = loop.create_task(loop.connect_accepted_socket(lambda: connection, connected))
         self._arriving.add(made)
         made.add_done_callback(self._arriving.discard)
 
-    def _full(self, name: str) -> bool:
-        return name not in self._containers or len(self._containers[name].members) >= MOST_CONNECTIONS
-
-    def _connect(self, name: str) -> asyncio.BaseProtocol:
-        if self._full(name):  # by now
-            return _RefusedConnection()
-        container, member = self._containers[name], self._last_member + 1
-        connection = self._connections[member] = ContainerConnection(name, member, self, container.line)
-        self._last_member = member
-        container.members.add(member)
-        return connection
+    # -- inside
 
     def _put(self, allocation: AssignedContainer) -> None:
         try:
@@ -196,14 +167,7 @@ class Arbiter:
             return
         container = self._containers.get(allocation.directory)
         if container is None:
-            several = len(uuids) > 1
-            messages = self._messages.part(
-                MESSAGES_AT_ONCE_SEVERAL if several else MESSAGES_AT_ONCE,
-                MESSAGES_PER_S_SEVERAL if several else MESSAGES_PER_S,
-            )
-            arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
-            line = ConnectionQueue(asyncio.get_running_loop(), messages)
-            container = _ConnectedContainer(allocation, uuids, messages, arrivals, line)
+            container = _ConnectedContainer(allocation, uuids)
             self._containers[allocation.directory] = container
         container.allocation = allocation
         for gpu in allocation.gpus:
@@ -212,8 +176,6 @@ class Arbiter:
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name)
-        self._messages.give_up(container.messages)
-        self._arrivals.give_up(container.arrivals)
         if container.entrance is not None:
             container.entrance.close()
             remove_from(Path(name))
@@ -242,10 +204,3 @@ class Arbiter:
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()
         self._follow(self._turns.tick(uuid, now), now)
-
-
-class _RefusedConnection(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

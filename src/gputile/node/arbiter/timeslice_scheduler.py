@@ -34,13 +34,12 @@ Rank = tuple[int, int, int, int, str]
 class TimeSliceScheduler:
     """The turns on one GPU. ``longest_wait`` is after how long a waiting container goes before all others.
 
-    ``starts``: it says itself who is next; else turns begin with ``begin``, by somebody who sees several GPUs.
+    Turns begin with ``begin``, by ``NodeTimeSlices``, which sees all GPUs.
     """
 
-    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS, *, starts: bool = True) -> None:
+    def __init__(self, quantum: int, longest_wait: int) -> None:
         self.quantum = quantum
         self.longest_wait = longest_wait
-        self._starts = starts
         self.accounts: dict[Hashable, Account] = {}
         self._members: dict[int, Account] = {}
         self._turn: Turn | None = None
@@ -149,12 +148,7 @@ class TimeSliceScheduler:
 
     def tick(self, now: int) -> list[TimesliceMessage]:
         self._bring_up_to(now)
-        said: list[TimesliceMessage] = []
-        if self._turn is not None:
-            said += self._look_after(self._turn, now)
-        if self._turn is None and self._starts:
-            said += self.start(now)
-        return said
+        return self._look_after(self._turn, now) if self._turn is not None else []
 
     def wake_at(self, now: int) -> int | None:
         due: list[int] = []
@@ -363,22 +357,12 @@ class TimeSliceScheduler:
         at = account.ceiling.full_enough_at(self._enough)
         return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
 
-    def start(self, now: int) -> list[TimesliceMessage]:
-        """Begin the turn of the one that is next, if the GPU is free and somebody may have it."""
-        ready = [a for a in self.accounts.values() if a.waiting and self.eligible_at(a) <= now]
-        if self._turn is not None or self._holds_idle(ready, now) or not ready:
-            return []
-        account = min(ready, key=lambda a: self.rank(a, now))
-        return self._begin(account, self.length(account, now), now)
-
     def begin(self, key: Hashable, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a turn of a container on the free GPU, for ``length``, 0: until somebody else wants it.
 
         Where none of its processes waits, the turn is kept for one that comes in a moment.
         """
-        return self._begin(self.accounts[key], length, now) if self._turn is None else []
-
-    def _begin(self, account: Account, length: int, now: int) -> list[TimesliceMessage]:
+        account = self.accounts[key]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
         self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
@@ -402,17 +386,6 @@ class TimeSliceScheduler:
             for a in others
             if a.last_active is not None
         )
-
-    def _holds_idle(self, ready: list[Account], now: int) -> bool:
-        """Return whether the GPU is kept free for a moment, for the one that has just given its turn back."""
-        if self._idle_hold is None:
-            return False
-        account, until = self._idle_hold
-        known = any(a is account for a in self.accounts.values())
-        if now >= until or account.waiting or not known or self.eligible_at(account) > now:
-            self._idle_hold = None
-            return False
-        return all(self.rank(account, now) < self.rank(other, now) for other in ready)
 
     def lead(self, account: Account) -> int:
         """Return how much more an account has had, for its weight, than the one of those about that has had least."""

@@ -5,6 +5,7 @@ a pod for n whole GPUs asks for all units of n GPUs: the ledger then books what 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, model_label_value, model_labels
 from gputile.core.devices.request import Request
 from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
@@ -40,10 +42,18 @@ class ReplayCluster:
     """The nodes of a trace, empty at first. Rows are in the order in which nodes win ties: row 0 first.
 
     ``gpus`` is how many GPUs each node has [nodes], ``allowed`` which nodes have a GPU model that each of ``shapes``
-    accepts [shapes, nodes].
+    accepts [shapes, nodes]. With ``claims`` nodes give their GPUs by claims, and so kube-scheduler chooses GPUs.
     """
 
-    def __init__(self, nodes: Nodes, shapes: Sequence[PodShape], rank: Int64, placement: Placement = "binpack") -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        shapes: Sequence[PodShape],
+        rank: Int64,
+        placement: Placement = "binpack",
+        *,
+        claims: bool = False,
+    ) -> None:
         configuration = Configuration(
             placement=placement, gpu_memory_unit=f"{SMALLEST_UNIT_MIB}MiB", max_pods_per_gpu=MOST_PODS_PER_GPU
         )
@@ -53,7 +63,9 @@ class ReplayCluster:
         order = np.argsort(rank, kind="stable").tolist()
         self.gpus: Int64 = nodes.gpus[order]
         for row, i in enumerate(order):
-            node = _node(row, int(nodes.cpu[i]), int(nodes.memory[i]), int(nodes.gpus[i]), nodes.models[i])
+            node = _node(
+                row, int(nodes.cpu[i]), int(nodes.memory[i]), int(nodes.gpus[i]), nodes.models[i], claims=claims
+            )
             self.ledger.apply(NodeApplied(node))
         models = [nodes.models[i] for i in order]
         self.allowed: Bool = np.array(
@@ -61,6 +73,8 @@ class ReplayCluster:
         ).reshape(len(self.shapes), len(order))
         self._pods_by_shape = [_pod(shape) for shape in self.shapes]
         self._requests = [self.engine.request(pod) for pod in self._pods_by_shape]
+        if claims:
+            self._requests = [_by_claim(request) for request in self._requests]
 
     @property
     def cpu(self) -> Int64:
@@ -158,9 +172,15 @@ def _name(row: int) -> str:
     return f"node-{row}"
 
 
-def _node(row: int, cpu: int, memory: int, gpus: int, model: str) -> Node:
+def _by_claim(request: Request | None) -> Request | None:
+    if request is None:
+        return None
+    return replace(request, shape=replace(request.shape, unit_mib=CLAIM_UNIT_MIB, by_claims=True))
+
+
+def _node(row: int, cpu: int, memory: int, gpus: int, model: str, *, claims: bool) -> Node:
     all_gpus = tuple(Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus))
-    inventory = Inventory(all_gpus, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB)
+    inventory = Inventory(all_gpus, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB, claims=claims)
     labels = {MODE_LABEL: Mode.CGPU.value} | model_labels(all_gpus)
     annotations = {INVENTORY_ANNOTATION: encode_inventory(inventory)} if gpus else {}
     return Node(

@@ -19,13 +19,22 @@ from gputile.core.devices.request import Request, RequestError, RequestKind, Sha
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import ClaimsReplaced, NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.events import (
+    Assumed,
+    ClaimsReplaced,
+    NodeApplied,
+    NodeDeleted,
+    NodesReplaced,
+    PodDeleted,
+    PodsReplaced,
+    TimePassed,
+)
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.claims import claimed_shapes, filter_pod_with_claims
-from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
 
 
@@ -155,12 +164,15 @@ class Subject:
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
         """Return whether the pod would fit a node if the pods with these UIDs were not there."""
-        if not isinstance(self.engine.decide(request, name, 0, leaving), Decision):
-            return False
+        held = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
+        for booking in held:
+            self.ledger.apply(PodDeleted(booking.uid))
         gone = [uid for uid in leaving if self.predicates.remove(uid)]
         try:
-            return self._obstacle(self.pod, name) is None
+            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
         finally:
+            for booking in held:
+                self.ledger.apply(Assumed(booking))
             for uid in gone:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 

@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import logging
 import re
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -15,9 +15,8 @@ from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.kube.objects import list_all
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.assets import assets
@@ -69,20 +68,6 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
     events_unknown: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PageSources:
-    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions.
-
-    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
-    """
-
-    feed: Feed
-    usage: UsageFeed
-    connection: Connection
-    moment: Callable[[], Awaitable[Moment]]
-    viewers: Viewers | None = None
-
-
 class TooManyQuestions(Exception):
     """Others have asked, and are not answered yet."""
 
@@ -120,19 +105,30 @@ class Questions:
 
 
 class PageApp:
-    """The page over HTTP. ``epoch`` names this server, ``cluster`` what it shows."""
+    """The page over HTTP. ``cluster`` names what it shows, ``moment`` is the cluster for questions.
 
-    def __init__(self, sources: PageSources, epoch: str, cluster: str) -> None:
-        self._feed = sources.feed
-        self._usage_feed = sources.usage
-        self._connection = sources.connection
-        self._viewers = sources.viewers
-        self._epoch = epoch
+    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        usage: UsageFeed,
+        connection: Connection,
+        moment: Callable[[], Awaitable[Moment]],
+        viewers: Viewers | None,
+        cluster: str,
+    ) -> None:
+        self._feed = feed
+        self._usage_feed = usage
+        self._connection = connection
+        self._viewers = viewers
+        self._epoch = secrets.token_hex(8)
         self._cluster = cluster
         self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
         self._encoding = asyncio.Lock()  # for viewers who see a part: one at a time, beside the event loop
-        self._questions = Questions(sources.moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
-        self._manifests = Questions(sources.moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._questions = Questions(moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = Questions(moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
     def app(self) -> Handler:

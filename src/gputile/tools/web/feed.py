@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -36,6 +36,7 @@ MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * MIB
 STALLED_S: Final = 30.0  # who has not read a piece for so long does not read
 HEARTBEAT_S: Final = 15.0  # the page, and a proxy before it, see that the server is there
+Object = TypeVar("Object")
 _PIECE: Final = 256 * 1024
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
 _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"  # an event, since browsers tell a page of no comments
@@ -242,22 +243,20 @@ class Feed:
     async def _pods_listed(self, listed: Replaced[Pod]) -> None:
         unread = {each.uid for each in listed.unreadable}
         self.state.pods_replaced((), frozenset(unread.union(pod.metadata.uid for pod in listed.objects)))
-        for number, pod in enumerate(listed.objects):
-            self.state.pod_applied(pod)
-            await self._pause(number, listed.objects)
-        self._dirty.set()
+        await self._in_turns(listed.objects, self.state.pod_applied)
 
     async def _nodes_listed(self, listed: Replaced[Node]) -> None:
         unread = {each.name for each in listed.unreadable}
         self.state.nodes_replaced((), frozenset(unread.union(node.metadata.name for node in listed.objects)))
-        for number, node in enumerate(listed.objects):
-            self.state.node_applied(node)
-            await self._pause(number, listed.objects)
-        self._dirty.set()
+        await self._in_turns(listed.objects, self.state.node_applied)
 
-    async def _pause(self, number: int, objects: Sequence[object]) -> None:
-        if number % _OBJECTS == 0 and len(objects) > _OBJECTS:
-            await asyncio.sleep(0)
+    async def _in_turns(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:
+        """Take the objects of a list, and let others have their turn now and then."""
+        for number, each in enumerate(objects, 1):
+            apply(each)
+            if number % _OBJECTS == 0:
+                await asyncio.sleep(0)
+        self._dirty.set()
 
 
 def change_event(revision: int, difference: Difference) -> bytes:

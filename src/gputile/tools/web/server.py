@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.metrics import MetricsRegistry
-from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.app import PageApp, PageSources
+from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
@@ -34,15 +32,6 @@ _FOLLOW_TLS_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What the simulator needs to know of a cluster beside nodes and pods; ``budgets`` are None if nobody says them."""
-
-    groups: PodGroups
-    unsafe: frozenset[str]
-    budgets: Sequence[PodDisruptionBudget] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LoginSettings:
     """How the page serves in the cluster: with the certificate in ``tls_dir``, and probes on ``health_port``."""
 
@@ -54,13 +43,13 @@ class LoginSettings:
 class WebSettings:
     """How the page is served: on ``port``, 0 for any that is free; on loopback, unless viewers log in.
 
-    ``ready`` is told the page's address. ``beside`` reads what the simulator needs to know beside nodes and pods.
+    ``ready`` is told the page's address. ``complete`` reads what questions need beside nodes, pods and claims.
     The agents that say what is used are those of the release in the namespace ``installed_in``.
     """
 
     port: int
     ready: Callable[[str], None]
-    beside: Callable[[Connection], Awaitable[Beside]]
+    complete: Callable[[Connection, Moment], Awaitable[Moment]]
     installed_in: str
     login: LoginSettings | None = None
 
@@ -95,59 +84,30 @@ async def serve(
             ending.push_async_callback(viewers.close)
 
         async def moment() -> Moment:
-            beside = await settings.beside(connection)
-            return Moment(
-                state.nodes,
-                state.pods,
-                configuration,
-                beside.groups,
-                beside.unsafe,
-                connection.namespace,
-                beside.budgets,
-                state.claims,
-            )
+            now = Moment(state.nodes, state.pods, configuration, namespace=connection.namespace, claims=state.claims)
+            return await settings.complete(connection, now)
 
-        sources = PageSources(feed, usage, connection, moment, viewers)
-        page = PageApp(sources, secrets.token_hex(8), access.server)
+        page = PageApp(feed, usage, connection, moment, viewers, access.server)
         page.prepare()
-        served = _served(page.app(), viewers, settings)
-        with holding(*served.servers):
-            served.page.listen()
-            settings.ready(served.address())
+        if viewers is None or settings.login is None:
+            token = secrets.token_urlsafe(_TOKEN_BYTES)
+            server = Server(Guard(page.app(), token), "--port", LOOPBACK, settings.port)
+            others, work = [], list[Coroutine[Any, Any, None]]()
+            url = f"http://{LOOPBACK}:{{port}}/?token={token}"
+        else:
+            server = Server(LoginGuard(page.app(), viewers), "--port", ANY_ADDRESS, settings.port)
+            directory = settings.login.tls_dir
+            files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # as kubernetes.io/tls has
+            work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
+            probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
+            others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]
+            url = f"https://{ANY_ADDRESS}:{{port}}/"
+        with holding(server, *others):
+            server.listen()
+            settings.ready(url.format(port=server.port))
             async with asyncio.TaskGroup() as group:
-                work = [feed.run(), usage.run(), *served.work]
-                beside = [group.create_task(each) for each in work]
-                beside += [group.create_task(each.answer()) for each in served.servers[1:]]
-                await served.page.answer()
+                beside = [group.create_task(each) for each in (feed.run(), usage.run(), *work)]
+                beside += [group.create_task(each.answer()) for each in others]
+                await server.answer()
                 for each in beside:
                     each.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """The servers of the page, its own first; where it is; and what goes on beside."""
-
-    servers: tuple[Server, ...]
-    url: str  # with a place for the port
-    work: tuple[Coroutine[Any, Any, None], ...] = ()
-
-    @property
-    def page(self) -> Server:
-        return self.servers[0]
-
-    def address(self) -> str:
-        return self.url.format(port=self.page.port)
-
-
-def _served(app: Handler, viewers: Viewers | None, settings: WebSettings) -> _Served:
-    if viewers is None or settings.login is None:
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        server = Server(Guard(app, token), "--port", LOOPBACK, settings.port)
-        return _Served((server,), f"http://{LOOPBACK}:{{port}}/?token={token}")
-    server = Server(LoginGuard(app, viewers), "--port", ANY_ADDRESS, settings.port)
-    directory = settings.login.tls_dir
-    files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # as kubernetes.io/tls has
-    tls = TlsReloader(files, server.use_tls)
-    probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
-    health = Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)
-    return _Served((server, health), f"https://{ANY_ADDRESS}:{{port}}/", (tls.run(_FOLLOW_TLS_EVERY_S),))

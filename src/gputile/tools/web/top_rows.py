@@ -1,8 +1,8 @@
 """Builds the rows of ``gputile top``, booked beside used, those with most booked first."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -89,64 +89,14 @@ def top_answer(
     )
 
 
-def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
-    """Return the table of nodes; amounts are in GiB."""
-    heading = ("NODE", "MODE", "GPUS IN USE", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "PROBLEMS")
-    rows = [
-        (
-            node.name,
-            node.mode or "-",
-            f"{node.gpus_in_use}/{node.gpus}",
-            f"{gib_text(node.booked_mib)}/{gib_text(node.total_mib)}",
-            f"{_part(node):.0%}",
-            _used(node.used_mib),
-            f"{node.compute_percent}%" if node.compute_percent else "-",
-            str(node.pods),
-            "; ".join(node.problems),
-        )
-        for node in nodes
-    ]
-    return [heading, *rows]
+Row = TypeVar("Row")
+Columns = Mapping[str, Callable[[Row], str]]
+"""The columns of a table by their headings; amounts are in GiB."""
 
 
-def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
-    """Return the table of GPUs; amounts are in GiB."""
-    heading = ("NODE", "GPU", "MODEL", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "HEALTH")
-    rows = [
-        (
-            gpu.node,
-            str(gpu.index),
-            gpu.model or "-",
-            f"{gib_text(gpu.booked_mib)}/{gib_text(gpu.total_mib)}",
-            f"{_part(gpu):.0%}",
-            _used(gpu.used_mib),
-            f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
-            str(gpu.pods),
-            "ok" if gpu.healthy else "unhealthy",
-        )
-        for gpu in gpus
-    ]
-    return [heading, *rows]
-
-
-def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
-    """Return the table of pods; amounts are in GiB."""
-    heading = ("NAMESPACE", "POD", "NODE", "GPUS", "BOOKED GiB", "USED GiB", "COMPUTE", "GPU TIME", "STATE")
-    rows = [
-        (
-            pod.namespace,
-            pod.name,
-            pod.node,
-            ",".join(map(str, pod.gpus)) or "unknown",
-            gib_text(pod.booked_mib),
-            _used_by(pod),
-            f"{pod.compute_percent}%" if pod.compute_percent else "-",
-            "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
-            "reserved" if pod.reserved else "bound",
-        )
-        for pod in pods
-    ]
-    return [heading, *rows]
+def table_of(columns: Columns[Row], rows: Iterable[Row]) -> list[tuple[str, ...]]:
+    """Return a table: its heading, and a line for each row."""
+    return [tuple(columns), *(tuple(cell(row) for cell in columns.values()) for row in rows)]
 
 
 def _gpu(node: str, gpu: GpuTile, usage: NodeUsage) -> TopGpu:
@@ -234,3 +184,38 @@ def _used_by(pod: TopPod) -> str:
 
 def _used(mib: int | None) -> str:
     return "-" if mib is None else gib_text(mib)
+
+
+NODE_COLUMNS: Final[Columns[TopNode]] = {
+    "NODE": lambda node: node.name,
+    "MODE": lambda node: node.mode or "-",
+    "GPUS IN USE": lambda node: f"{node.gpus_in_use}/{node.gpus}",
+    "BOOKED GiB": lambda node: f"{gib_text(node.booked_mib)}/{gib_text(node.total_mib)}",
+    "BOOKED": lambda node: f"{_part(node):.0%}",
+    "USED GiB": lambda node: _used(node.used_mib),
+    "COMPUTE": lambda node: f"{node.compute_percent}%" if node.compute_percent else "-",
+    "PODS": lambda node: str(node.pods),
+    "PROBLEMS": lambda node: "; ".join(node.problems),
+}
+GPU_COLUMNS: Final[Columns[TopGpu]] = {
+    "NODE": lambda gpu: gpu.node,
+    "GPU": lambda gpu: str(gpu.index),
+    "MODEL": lambda gpu: gpu.model or "-",
+    "BOOKED GiB": lambda gpu: f"{gib_text(gpu.booked_mib)}/{gib_text(gpu.total_mib)}",
+    "BOOKED": lambda gpu: f"{_part(gpu):.0%}",
+    "USED GiB": lambda gpu: _used(gpu.used_mib),
+    "COMPUTE": lambda gpu: f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
+    "PODS": lambda gpu: str(gpu.pods),
+    "HEALTH": lambda gpu: "ok" if gpu.healthy else "unhealthy",
+}
+POD_COLUMNS: Final[Columns[TopPod]] = {
+    "NAMESPACE": lambda pod: pod.namespace,
+    "POD": lambda pod: pod.name,
+    "NODE": lambda pod: pod.node,
+    "GPUS": lambda pod: ",".join(map(str, pod.gpus)) or "unknown",
+    "BOOKED GiB": lambda pod: gib_text(pod.booked_mib),
+    "USED GiB": _used_by,
+    "COMPUTE": lambda pod: f"{pod.compute_percent}%" if pod.compute_percent else "-",
+    "GPU TIME": lambda pod: "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
+    "STATE": lambda pod: "reserved" if pod.reserved else "bound",
+}

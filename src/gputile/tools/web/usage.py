@@ -21,9 +21,9 @@ from prometheus_client.samples import Sample
 from gputile.api.quantity import MIB
 from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
 from gputile.api.workloads import RunningPod
-from gputile.kube.client import Connection
+from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.objects import NO_QUERY, Query, list_all
+from gputile.kube.objects import NO_QUERY, Query
 from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"

@@ -1,17 +1,14 @@
 """``gputile explain POD``: each answer, its exit code, and input that cannot be used."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.simulator.generated import make_gpu_uuid
 from tests.fakes.corebuilders import allocation_text, share
 
@@ -92,13 +89,6 @@ def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> No
     assert said in explained(state, f"team/{name}", code=code)
 
 
-def test_a_resource_that_is_nearly_right_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "state.yaml"
-    file.write_text(CLUSTER + pod("p", 1).replace("gpu-mem:", "gpu-memm:"), encoding="utf-8")
-    said = explained(str(file), "team/p", code=3)
-    assert 'No node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?' in said
-
-
 def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
     assert "there is no pod default/waits; there is team/waits" in explained(state, "waits", code=2)
     assert "there is no pod team/nobody\n" in explained(state, "team/nobody", code=2)
@@ -129,53 +119,6 @@ def test_nodes_and_gpus_of_which_the_same_is_said_are_one_row(tmp_path: Path) ->
     assert explained(str(file), "team/p", "--all", code=3).count("0-1,3-7") == 7
 
 
-ONE = """
-apiVersion: gputile.io/v1alpha1
-kind: Cluster
-nodes:
-- {name: a, mode: share, gpus: {count: 1, memory: 15GiB}}
-"""
-
-
-@pytest.mark.requirement("B4", "M13")
-@pytest.mark.parametrize(("ends_in_s", "code"), [(60, 3), (-60, 0)])
-@pytest.mark.parametrize("config", ["", "admission: {gangs: true}"])
-def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
-    """Also where no configuration says that gangs are planned, as the chart's does."""
-    gpu = share(make_gpu_uuid("a", 0), 15 * 1024)
-    hold = Reservation("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, 1024, mode="share"))
-    kept = json.dumps({RESERVATION_ANNOTATION: encode_reservation(hold)})
-    (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
-    (tmp_path / "config").write_text(config, encoding="utf-8")
-    more = ("--config", str(tmp_path / "config")) if config else ()
-    text = explained(str(tmp_path / "state"), "team/waits", *more, code=code)
-    assert ("team/member 15" in text) == (ends_in_s > 0)
-
-
-@pytest.mark.requirement("B4")
-def test_a_pod_from_before_the_installation_is_to_be_created_anew(state: str, tmp_path: Path) -> None:
-    """There is room, and nobody looks at it."""
-    (tmp_path / "config").write_text("schedulerName: gputile-scheduler", encoding="utf-8")
-    (tmp_path / "empty.yaml").write_text(CLUSTER + pod("early", 7), encoding="utf-8")
-    text = explained(str(tmp_path / "empty.yaml"), "team/early", "--config", str(tmp_path / "config"))
-    assert "Nobody looks for a node for it yet: it was created while gputile's webhook was not there" in text
-    assert "- pod team/early is deleted and created anew (then on a)" in text
-
-
-@pytest.mark.requirement("B4")
-def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
-    """Where no configuration is given, the answer says by which settings it holds."""
-    result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])
-    assert (
-        "note: the cluster's configuration is not known (no --config). Assumed: gangs, gpuMemoryUnit" in result.stderr
-    )
-    assert "gpuMemoryUnit 1024MiB, maxPodsPerGpu 16, placement binpack, trust by namespace" in result.stderr
-    (tmp_path / "config").write_text("maxPodsPerGpu: 4", encoding="utf-8")
-    assert not run.invoke(
-        app, ["explain", "--cluster", state, "team/fits", "--config", str(tmp_path / "config")]
-    ).stderr
-
-
 WORKLOAD = """
 apiVersion: apps/v1
 kind: Deployment
@@ -187,11 +130,6 @@ spec:
     metadata: {labels: {a: b}}
     spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 16}}}]}
 """
-
-
-@pytest.mark.parametrize("word", ["pod/waits", "pods/waits", "po/waits"])
-def test_a_pod_by_its_type(state: str, word: str) -> None:
-    assert "Pod team/waits asks for 16 GiB" in explained(state, word, "-n", "team", code=3)
 
 
 @pytest.mark.parametrize("word", ["deployment/web", "deployments/web", "deploy/web", "Deployment/web"])

@@ -129,25 +129,6 @@ def test_watching_shows_what_has_changed_until_an_interrupt(
     assert said.count(b"In Cluster:") == 2
 
 
-def test_watching_goes_on_when_a_node_that_was_named_is_gone(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, "one", "team")
-    command = arguments("main", "inspect", "n", "--watch", "--kubeconfig", kubeconfig)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-
-        def read_until(text: str) -> None:
-            assert process.stdout is not None
-            assert any(text in line for line in process.stdout), text
-
-        read_until("4/15 (26%)")
-        machine = server.store["/api/v1/nodes"].pop("n")
-        read_until("no node with GPUs is called n any more")
-        server.store["/api/v1/nodes"]["n"] = machine
-        read_until("4/15 (26%)")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(HANGS_S) == -signal.SIGINT
-
-
 def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
     """As kubectl apply puts them; -n goes before it."""
     put(server, "one", "team")

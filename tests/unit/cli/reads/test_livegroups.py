@@ -129,20 +129,3 @@ def test_a_reader_who_may_not_list_pod_groups_is_told_what_is_assumed(
     right = 'verb "list" on resource "podgroups" of API group "scheduling.x-k8s.io" in the whole cluster'
     assert right in said
     assert placed(simulated(kubeconfig, "-f", gang, files=GROUP % 3)[0]) == 3
-
-
-@pytest.mark.parametrize("lacking", ["the kind", "gangs", "the question"])
-def test_nothing_is_said_of_pod_groups_where_they_mean_nothing(
-    server: FakeApiServer, kubeconfig: str, gang: str, lacking: str
-) -> None:
-    """The API server refuses before it looks whether there is such a kind at all."""
-    server.refused[POD_GROUPS_PATH] = 403, "Forbidden"
-    command = ["simulate", "--from-cluster", "-f", gang]
-    if lacking == "the kind":
-        del server.kinds["scheduling.x-k8s.io/v1alpha1"]
-    elif lacking == "gangs":
-        server.store["/api/v1/namespaces/gputile/configmaps"]["c"]["data"]["configuration.yaml"] = "{}"
-    else:
-        command = ["inspect"]
-    result = run.invoke(app, [*command, "--kubeconfig", kubeconfig])
-    assert (result.exit_code in (0, 3), result.stderr) == (True, "")

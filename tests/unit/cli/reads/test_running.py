@@ -144,27 +144,6 @@ def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
     assert len(placed) == 2
 
 
-@pytest.mark.parametrize(("completions", "left"), [(2, 0), (3, 1), (5, 2)])
-def test_a_job_makes_no_more_pods_than_it_completes(
-    server: FakeApiServer, kubeconfig: str, completions: int, left: int
-) -> None:
-    for i in range(2):
-        there(server, f"w-{i}", "Job/w", phase="Succeeded")
-    body = changed(changed(JOB, "spec.parallelism", 2), "spec.completions", completions)
-    placed, said = simulated(server, kubeconfig, body)
-    assert (len(placed), "2 of its pods have ended, and are not started again" in said) == (left, True)
-
-
-def test_more_than_are_asked_for_stay(server: FakeApiServer, kubeconfig: str) -> None:
-    """An autoscaler may want them, so the room that they have is not free."""
-    for i in range(3):
-        there(server, f"w-h-{i}", "ReplicaSet/w-h", units=5, labels={"pod-template-hash": "h"})
-    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 5})
-    other = changed(POD, "metadata.name", "other")
-    placed, said = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": [body, other]}, 3)
-    assert (placed, "more than are asked for: all of them count" in said) == (["other"], True)
-
-
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 

@@ -14,13 +14,12 @@ from gputile.core.ledger.events import NodeApplied
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
 from gputile.kube.objects import Applied
 from tests.fakes.coroutines import at_once
-from tests.stateful.gangmodel import NAMES, SECOND
-from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, Gangs, bound_of
+from tests.stateful.gangmodel import NAMES
+from tests.stateful.test_gangs import LONGEST_SECONDS, Gangs, bound_of
 
 pytestmark = pytest.mark.requirement("M13")
 
 FOUR = [f"g1-{i}" for i in range(4)]
-RENEWAL = HOLD_SECONDS * 4 // 5  # so late the places of a plan are given anew
 
 
 def planned(units: int = 3) -> Gangs:
@@ -33,69 +32,6 @@ def planned(units: int = 3) -> Gangs:
     machine.the_extender_hears(10_000)
     assert not any(gated(each) for each in machine.members())
     return machine
-
-
-def plans_of(machine: Gangs) -> dict[str, str]:
-    return {uid: hold.plan for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
-
-
-def late_members_come(machine: Gangs, count: int) -> None:
-    like = machine.server.pods["g1-0"]
-    for i in range(count):
-        machine.create(f"g1-late{i}", 2, dict(like.metadata.labels))
-
-
-@pytest.mark.parametrize("late", [0, 2])
-def test_an_extender_that_has_not_heard_of_the_new_plan_begins_neither(late: int) -> None:
-    machine = planned(units=2)
-    late_members_come(machine, late)
-    machine.time_passes(RENEWAL)
-    machine.the_controller_hears(10_000)
-    machine.the_controller_acts([], 1)
-    assert set(plans_of(machine).values()) == {"g1/2"}
-    assert not any(machine.schedule(uid) for uid in FOUR), "the API server has another plan's places on the pods"
-    machine.everything_settles()
-    assert bound_of(machine) >= set(FOUR)
-    machine.teardown()
-
-
-@pytest.mark.parametrize("fate", ["unreachable", "never arrived", "late", "deposed"])
-def test_where_the_first_pod_keeps_its_place_so_do_all_others(fate: str) -> None:
-    """The extender has not heard of anything, begins the old plan, and can end it."""
-    machine = planned()
-    machine.time_passes(RENEWAL)
-    machine.the_controller_acts(["deposed", "crash"] if fate == "deposed" else [fate], 1)
-    if fate != "deposed":
-        assert set(plans_of(machine).values()) == {"g1/1"}
-        assert all(machine.schedule(uid) for uid in FOUR)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
-
-
-@pytest.mark.parametrize("executed", range(1, 5))
-@pytest.mark.parametrize("fate", ["unreachable", "answer lost", "never arrived", "late", "cut off", "crash"])
-def test_a_plan_that_is_given_anew_in_part_starts_nobody(executed: int, fate: str) -> None:
-    machine = planned()
-    machine.time_passes(RENEWAL)
-    machine.the_controller_acts(["done"] * executed + [fate], 1)
-    begun = [uid for uid in FOUR if machine.schedule(uid)]
-    assert not begun, "the first pod has a place in another plan"
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
-
-
-def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
-    """What has started runs by the plan that its pods carry: the others follow, and what was lost is planned anew."""
-    machine = planned()
-    assert machine.schedule("g1-0")
-    machine.a_gpu_fails_or_recovers("a", [1])
-    machine.everything_settles()
-    assert bound_of(machine) == {"g1-0", "g1-2", "g1-3"}
-    machine.a_gpu_fails_or_recovers("a", [])
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
 
 
 @pytest.mark.requirement("M13")
@@ -114,25 +50,6 @@ def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
         machine.the_controller_acts([], 2)
     assert not [booking.key for booking in machine.view.ledger.bookings()]
     machine.everything_settles()
-
-
-def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> None:
-    """So that of what has begun, only those wait whose own place is lost."""
-    machine = planned(units=4)
-    assert machine.schedule("g1-0")
-    machine.time_passes(RENEWAL)
-    machine.the_controller_hears(10_000)
-    machine.the_controller_acts([], 1)
-    assert set(plans_of(machine).values()) == {"g1/1"}
-    ends = {hold.expires_ns for uid in FOUR[1:] if (hold := reservation_of(machine.server.pods[uid])) is not None}
-    assert ends == {machine.now_ns + HOLD_SECONDS * SECOND}
-    machine.time_passes(RENEWAL)
-    machine.a_gpu_fails_or_recovers("b", [1])
-    machine.everything_settles()
-    assert bound_of(machine) == {"g1-0", "g1-1", "g1-2"}
-    machine.a_gpu_fails_or_recovers("b", [])
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -7,6 +7,7 @@ from enum import Enum
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.kube.errors import (
     AnswerLost,
     ApiError,
@@ -31,7 +32,7 @@ class Fate(Enum):
     UNREACHABLE = "no connection"
 
 
-class ModelCluster:
+class ModelCluster(PodApi):
     """Pods as the API server holds them. ``next_fate`` tells what happens to each bind, ``readable`` to each read.
 
     ``writable`` tells whether pods can be written to, ``forbidden`` whether writing to them is refused.

@@ -15,7 +15,7 @@ from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -41,15 +41,13 @@ class PreemptingExtender:
         self.ledger = Ledger(Configuration())
         for name in world.nodes:
             self.ledger.apply(NodeApplied(preempting_node(name)))
-        self.budgets = Budgets(self.holds)
-        bound_pods = BoundPods(self.holds)
-        self.informer = Informer(self.ledger, lambda _: None, (self.budgets, bound_pods))
+        self.evictable = EvictablePods(self.holds)
+        self.informer = Informer(self.ledger, lambda _: None, (self.evictable,))
         self.informer.pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()]))
         engine = PlacementEngine(self.ledger)
         self.binder = Binder(engine, world.cluster, clock)
-        sources = EvictionSources(bound_pods, self.budgets)
         self.handlers = ExtenderHandlers(
-            engine, self.binder, world.events.append, lambda: None, clock.unix_ns, sources=sources
+            engine, self.binder, world.events.append, lambda: None, clock.unix_ns, evictable=self.evictable
         )
 
     def holds(self, uid: str) -> bool:
@@ -168,7 +166,7 @@ class PreemptingWorld:
 
     def set_budget(self, budget: PodDisruptionBudget) -> None:
         """Tell all of a budget as it is now."""
-        self.extender.budgets.budgets(Applied(copy.deepcopy(budget)))
+        self.extender.evictable.budget_event(Applied(copy.deepcopy(budget)))
         self.controller.budget(copy.deepcopy(budget))
 
     async def schedule(self, name: str) -> bool:

@@ -204,13 +204,6 @@ async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_body_that_does_not_come_is_given_up() -> None:
-    """A peer that went in the middle of it would hold up the next configuration for ever."""
-    _, body = await Served(intake=BodyReader(1000, seconds=0.05)).call("/bind", ends=False)
-    assert b"did not come within 0.05 s" in body
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 async def test_a_body_of_very_many_items_is_not_decoded(verb: str) -> None:
     """Each item takes time, whatever it is, and all other calls wait meanwhile."""

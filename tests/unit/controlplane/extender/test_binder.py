@@ -3,13 +3,9 @@
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
@@ -17,12 +13,10 @@ from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
-from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
-from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.events import PodApplied, PodsReplaced
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unauthorized
 from gputile.kube.objects import Replaced
-from tests.conftest import examples
 from tests.fakes.corebuilders import request_of
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -62,47 +56,6 @@ class Bench:
             node_info.name: int(self.ledger.node_arrays.used[row].sum()) // 1024
             for row, node_info in self.ledger.nodes()
         }
-
-
-@pytest.mark.anyio
-async def test_bound_and_confirmed() -> None:
-    bench = Bench(Fate.OK)
-    pod = bench.create("p")
-    assert await bench.bind(pod, "a")
-    assert bench.used() == {"a": 5, "b": 0}
-    bench.watch()
-    held = bench.ledger.booking("uid-p")
-    assert held is not None
-    assert held.assumed_at is None
-    assert bench.used() == {"a": 5, "b": 0}
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("fate", [Fate.LOST_EXECUTED, Fate.FAILED])
-async def test_answer_lost_but_executed_is_a_success(fate: Fate) -> None:
-    bench = Bench(fate)
-    assert await bench.bind(bench.create("p"), "a")
-    assert bench.used() == {"a": 5, "b": 0}
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.UNREACHABLE])
-async def test_a_certain_failure_frees_the_gpus_at_once(fate: Fate) -> None:
-    bench = Bench(fate)
-    assert not await bench.bind(bench.create("p"), "a")
-    assert bench.used() == {"a": 0, "b": 0}
-
-
-@pytest.mark.anyio
-async def test_a_lost_binding_is_made_impossible_at_once() -> None:
-    """One write to the pod tells that it is unbound and moves its version on: what is on its way is for no version."""
-
-    bench = Bench(Fate.LOST_LATE, Fate.OK)
-    assert not await bench.bind(bench.create("p", 15), "a")
-    assert bench.used() == {"a": 0, "b": 0}
-    assert await bench.bind(bench.create("q", 15), "a")
-    bench.cluster.execute_late()
-    assert bench.cluster.pods["default", "p"].spec.node_name == ""
 
 
 @pytest.mark.anyio
@@ -172,20 +125,6 @@ async def test_where_writing_is_refused_for_good_the_api_server_is_given_its_tim
 
 
 @pytest.mark.anyio
-async def test_while_unsettled_the_pod_keeps_its_gpus_and_is_bound_once() -> None:
-    bench = Bench(Fate.LOST_LATE, Fate.OK)
-    pod = bench.create("p")
-    bench.cluster.writable = False
-    assert not await bench.bind(pod, "a")
-    assert not await bench.bind(pod, "b")
-    bench.cluster.execute_late()
-    bench.cluster.writable = True
-    assert await bench.bind(pod, "a")  # our own earlier Binding is a success
-    assert bench.used() == {"a": 5, "b": 0}
-    assert len(bench.cluster.sent) == 1
-
-
-@pytest.mark.anyio
 async def test_a_stale_view_of_the_pod_costs_one_more_try() -> None:
     """kube-scheduler may have asked about a version of the pod that is not the latest."""
 
@@ -239,81 +178,6 @@ async def test_a_caller_that_goes_away_stops_nothing() -> None:
     task.cancel()
     await bench.binder.conclude()
     assert bench.cluster.pods["default", "p"].spec.node_name == "a"
-
-
-@pytest.mark.anyio
-async def test_binds_that_race_for_the_last_room_do_not_both_get_it() -> None:
-    bench = Bench(*[Fate.OK] * 3)
-    pods = [bench.create(f"p{i}", 15) for i in range(3)]  # two GPUs of 15
-    assert sorted(await asyncio.gather(*(bench.bind(pod, "a") for pod in pods))) == [False, True, True]
-    assert bench.used() == {"a": 30, "b": 0}
-
-
-_steps = st.lists(
-    st.tuples(
-        st.sampled_from(["bind", "watch", "settle", "late", "delete", "blind", "mute", "forbid", "wait"]),
-        st.integers(0, 7),
-    ),
-    max_size=60,
-)
-
-
-@pytest.mark.anyio
-@settings(max_examples=examples(300), deadline=None)
-@given(_steps, st.lists(st.sampled_from(list(Fate)), min_size=60, max_size=60))
-async def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(
-    steps: list[tuple[str, int]], fates: list[Fate]
-) -> None:
-    script = iter([*fates, *[Fate.OK] * 200])
-    bench = Bench(next_fate=lambda: next(script))
-    pods = [bench.create(f"p{i}", 4 + i) for i in range(8)]
-    for step, number in steps:
-        key = ("default", f"p{number}")
-        if step == "bind":
-            await bench.bind(copy.deepcopy(pods[number]), "ab"[number % 2])
-        elif step == "watch":
-            bench.watch()
-        elif step == "settle":
-            await bench.binder.resolve_unconfirmed()
-        elif step == "late":
-            bench.cluster.execute_late()
-        elif step == "delete" and key in bench.cluster.pods:
-            del bench.cluster.pods[key]
-            bench.ledger.apply(PodDeleted(f"uid-p{number}"))
-        elif step == "blind":
-            bench.cluster.readable = not bench.cluster.readable
-        elif step == "mute":
-            bench.cluster.writable = not bench.cluster.writable
-        elif step == "forbid":
-            bench.cluster.forbidden = not bench.cluster.forbidden
-        elif step == "wait":
-            bench.cluster.execute_late()  # the API server's own time-out is shorter than ours
-            bench.now += ANSWER_LOST_FOR_GOOD_S / 2
-        _never_over_allocated(bench)
-    bench.cluster.readable = bench.cluster.writable = True
-    bench.cluster.execute_late()
-    bench.now += ANSWER_LOST_FOR_GOOD_S + 1
-    bench.watch()
-    await bench.binder.resolve_unconfirmed()
-    _never_over_allocated(bench)
-    assert _holdings(bench.ledger) == _holdings(_rebuilt(bench))
-
-
-def _never_over_allocated(bench: Bench) -> None:
-    for ledger in (bench.ledger, _rebuilt(bench)):
-        assert (ledger.node_arrays.used <= ledger.node_arrays.total).all()
-
-
-def _rebuilt(bench: Bench) -> Ledger:
-    ledger = ledger_of(gpu_node("a"), gpu_node("b"))
-    assert ledger.configuration == Configuration()
-    for pod in bench.cluster.pods.values():
-        ledger.apply(PodApplied(copy.deepcopy(pod)))
-    return ledger
-
-
-def _holdings(ledger: Ledger) -> dict[str, Any]:
-    return {b.uid: (b.node, [(s.uuid, s.mib) for s in b.gpus]) for b in ledger.bookings()}
 
 
 def overtaken(bench: Bench, meanwhile: Callable[[Pod], None]) -> None:

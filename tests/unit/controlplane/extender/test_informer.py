@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.evictable_pods import BoundPods
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
@@ -66,7 +66,7 @@ async def test_piece_by_piece_is_the_same_as_at_once(
 @pytest.mark.anyio
 async def test_others_get_their_turn_between_pieces() -> None:
     ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
-    bound_pods, turns = BoundPods(lambda uid: ledger.booking(uid) is not None), 0
+    bound_pods, turns = EvictablePods(lambda uid: ledger.booking(uid) is not None), 0
     feed = Informer(ledger, lambda _: None, [bound_pods])
 
     async def other() -> None:

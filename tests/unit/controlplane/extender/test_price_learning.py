@@ -2,19 +2,15 @@
 
 import asyncio
 import contextlib
-import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.controlplane.extender.price_learning import PriceLearning, priced
+from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.packing_scores import PackingState
-from gputile.core.placement.prices import Demand, Prices, prices
 from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.conftest import HANGS_S
@@ -53,43 +49,6 @@ async def test_prices_follow_the_pods_that_come() -> None:
 
 
 @pytest.mark.anyio
-async def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While they are learnt, however long that takes, pods are placed by those of before."""
-    begun, learnt = threading.Event(), threading.Event()
-
-    def slowly(demand: Demand) -> Prices:
-        begun.set()
-        assert learnt.wait(60)
-        return prices(demand)
-
-    ledger = Ledger(Configuration(placement="packing"))
-    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-    engine = PlacementEngine(ledger)
-    assert engine.demand is not None
-    for i in range(FIRST_DUE):
-        asking = pod(f"p{i}", mem=5)
-        engine.demand.observe(asking, parse_request(asking, 1024))
-    request = parse_request(pod("p", mem=5), 1024)
-    assert request is not None
-    monkeypatch.setattr("gputile.controlplane.extender.price_learning.prices", slowly)
-    pricing = PriceLearning(engine, look_every=0.01)
-    with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(pricing, "_workers", lambda: pool)
-        task = asyncio.create_task(pricing.run())
-        try:
-            assert await asyncio.to_thread(begun.wait, 60)
-            before = engine.packing_state
-            assert engine.rank(request, ["n"])
-            assert not learnt.is_set()
-        finally:
-            learnt.set()
-        await market_after(engine, before)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-@pytest.mark.anyio
 async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
     """As binpack decides; the prices come, from the pods that hold GPUs, without a pod that asks."""
 
@@ -120,21 +79,6 @@ async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule
     assert sorted(learnt.weight.tolist()) == pytest.approx(
         sorted(at_once.demand().weight.tolist()), rel=0.1
     )  # forgotten in another order
-
-
-def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
-    ledger = Ledger(Configuration(placement="packing"))
-    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-    ledger.apply(NodeApplied(gpu_node("m", mode="cgpu", sizes=[32 * 1024] * 2)))
-    here, there = PlacementEngine(ledger), PlacementEngine(ledger, prices_later=True)
-    assert here.demand is not None
-    demand, arrays = here.demand.demand(), ledger.node_arrays.copy()
-    here.reprice(prices(demand))
-    there.use_packing_state(pickle.loads(pickle.dumps(priced(demand, arrays, *there.supply()))))
-    for mem in (1, 7, 15, 20):
-        request = parse_request(pod("p", mem=mem), 1024)
-        assert request is not None
-        assert (here.scores(request.shape, request.host) == there.scores(request.shape, request.host)).all()
 
 
 @pytest.mark.anyio

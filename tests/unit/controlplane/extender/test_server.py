@@ -127,11 +127,12 @@ async def test_claims_are_watched_where_nodes_may_give_gpus_by_them() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("lease_seconds", [0, 15])
-async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_seconds: float) -> None:
+async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The answer is lost, nobody can write to the pod, the configuration changes; then the API server executes it."""
-
-    async with on_stage(lease_seconds) as scene:
+    monkeypatch.setattr("gputile.controlplane.extender.server.RESOLVE_EVERY_S", 0.1)
+    async with on_stage(15) as scene:
         server, writing = scene.server, "/api/v1/namespaces/default/pods/p/status"
         await scene.fits("p")
         version = server.store[PODS]["p"]["metadata"]["resourceVersion"]

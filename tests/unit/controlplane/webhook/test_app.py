@@ -1,6 +1,5 @@
 """The bytes of admission: AdmissionReview in and out, and an answer to everything."""
 
-import asyncio
 import base64
 import json
 from typing import Any
@@ -15,7 +14,6 @@ from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed
 from tests.conftest import examples
-from tests.fakes.apiserver import until
 from tests.fakes.http import ask, sent
 from tests.unit.core.admission.builders import POLICY, Json, pod
 
@@ -158,34 +156,6 @@ async def test_an_error_of_our_own_tells_the_client_nothing_of_it(monkeypatch: p
 async def test_a_body_that_is_too_large_is_not_read_on() -> None:
     served = Served(largest=1000)
     assert (await served.call("/mutate", b"x" * 1001))[0] == 413
-    assert served.intake.held == 0
-
-
-@pytest.mark.anyio
-async def test_large_bodies_that_come_slowly_keep_out_no_small_one() -> None:
-    served, asked = Served(most=10_000, largest=4000, seconds=60.0), json.dumps(question(pod(GPU))).encode()
-    sizes = (2500, 2500, 2500, 2499)
-    loop = asyncio.get_running_loop()
-    attacks = [loop.create_task(served.call("/mutate", b"x" * size, ends=False)) for size in sizes]
-    await until(lambda: served.intake.held == 9999)
-    for _ in range(3):
-        assert (await served.call("/mutate", asked))[0] == 200
-    status, _ = await attacks[2]  # the latest of the largest
-    assert status == 503
-    for attack in attacks:
-        attack.cancel()
-    await asyncio.gather(*attacks, return_exceptions=True)
-    assert served.intake.held == 0
-
-
-@pytest.mark.anyio
-async def test_slow_bodies_end_and_give_their_bytes_back() -> None:
-    """Nobody holds a place for ever, and all together no more than the limit."""
-    served = Served(largest=1000, most=1000, seconds=2.0)
-    first = asyncio.create_task(served.call("/mutate", b"x" * 600, ends=False))
-    await until(lambda: served.intake.held == 600)
-    assert (await served.call("/mutate", b"x" * 600, ends=False))[0] == 503
-    assert (await first)[0] == 408
     assert served.intake.held == 0
 
 

@@ -69,11 +69,11 @@ def bound(asks: dict[str, int], text: str) -> Pod:
     return pod("liar", node="n", annotations={ALLOCATION_ANNOTATION: text}, asks=asks)
 
 
-def state_of(ledger: Ledger, *without: str) -> NodeState:
+def state_of(ledger: Ledger) -> NodeState:
     row = ledger.row_of["n"]
     node_info = ledger.node_info(row)
     assert node_info is not None
-    return node_state(ledger, row, node_info, frozenset(without))
+    return node_state(ledger, row, node_info)
 
 
 def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:

@@ -113,8 +113,7 @@ def test_of_gpus_in_turns_a_pod_gets_the_one_that_the_fewest_share() -> None:
 
 def scores_of(ledger: Ledger, policy: str, **limits: int) -> dict[str, int]:
     shape, every = request_of(pod(asks=limits)).shape, slice(0, ledger.node_arrays.rows)
-    full = vectorized.fullness(ledger.node_arrays, shape, 1, every)
-    found = vectorized.scores(ledger.node_arrays, full, every, NO_HOST_RESOURCES, emptier=policy == "spread")
+    found = vectorized.scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, 1, every, emptier=policy == "spread")
     return {info.name: int(found[row]) for row, info in ledger.nodes()}
 
 
@@ -148,10 +147,8 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
     emptier = policy == "spread"
     arrays, host = ledger.node_arrays, request.host
     everything, rows = slice(0, arrays.rows), np.arange(arrays.rows)
-    full = vectorized.fullness(arrays, request.shape, group, everything)
-    everywhere = vectorized.scores(arrays, full, everything, host, emptier=emptier)
-    copied = vectorized.fullness(arrays, request.shape, group, rows)
-    assert (vectorized.scores(arrays, copied, rows, host, emptier=emptier) == everywhere).all()
+    everywhere = vectorized.scores(arrays, request.shape, host, group, everything, emptier=emptier)
+    assert (vectorized.scores(arrays, request.shape, host, group, rows, emptier=emptier) == everywhere).all()
     scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected

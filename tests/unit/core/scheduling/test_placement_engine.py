@@ -20,8 +20,7 @@ from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling import placement_engine
-from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, KeptFullness, PlacementEngine
+from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, PlacementEngine
 from tests.fakes.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
@@ -254,8 +253,7 @@ def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
         if engine.packing_state is not None:
             wanted = packing_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
         else:
-            full = vectorized.fullness(arrays, request.shape, group, rows)
-            wanted = vectorized.scores(arrays, full, rows, request.host, emptier=False)
+            wanted = vectorized.scores(arrays, request.shape, request.host, group, rows, emptier=False)
         assert found == wanted.tolist()
 
 
@@ -266,16 +264,6 @@ def test_a_node_of_many_gpus_widens_the_arrays_of_no_other() -> None:
     assert (few.gpus, ledger.node_arrays.gpus) == (FEW_GPUS, 64)
     assert ledger.node_arrays.many[[ledger.row_of["n"], ledger.row_of["wide"]]].tolist() == [False, True]
     assert few.used.base is not None, "it is no copy: what is booked counts"
-
-
-def test_few_shapes_are_kept() -> None:
-    """Each has three numbers for each node."""
-    kept = KeptFullness(ledger_of(gpu_node("n")))
-    asked = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in range(placement_engine.MOST_SHAPES + 1)]
-    again = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in reversed(range(len(asked)))]
-    assert [one is other for one, other in zip(asked, reversed(again), strict=True)] == [False] + [True] * (
-        len(asked) - 1
-    )
 
 
 MEMORY_UNITS = st.sampled_from([64, 100, 128, 512, 1000, 1024, 2048])

@@ -13,10 +13,10 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.scheduling.eviction_rules import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
-from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.scheduler_victims import victims
 from tests.conftest import examples
-from tests.fakes.corebuilders import gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import fits_without, gpu_node, ledger_of, pod, request_of, share
 
 GIB = 1024
 
@@ -73,7 +73,7 @@ def test_what_leaves_is_what_was_proposed_and_enough_of_lower_priority_b5(
     request = request_of(asking)
 
     def enough(gone: Collection[str]) -> bool:
-        return isinstance(engine.decide(request, "n", 0, frozenset(gone)), Decision)
+        return fits_without(engine.ledger, request, "n", gone)
 
     found = victims(engine, request, "n", proposed, priority, {})
     assert (found is not None) == enough(lower)

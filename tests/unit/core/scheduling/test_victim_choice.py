@@ -23,10 +23,19 @@ from gputile.api.well_known import (
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
-from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from tests.conftest import examples
-from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import (
+    allocation_text,
+    container,
+    fits_without,
+    gpu_node,
+    ledger_of,
+    pod,
+    request_of,
+    share,
+)
 
 pytestmark = pytest.mark.requirement("B5")
 
@@ -139,7 +148,7 @@ def check_best(
     names = [node.metadata.name for node in cluster.nodes]
 
     def fits(node: str, gone: Iterable[str]) -> bool:
-        return isinstance(engine.decide(request, node, 0, frozenset(gone)), Decision)
+        return fits_without(engine.ledger, request, node, gone)
 
     if any(fits(node, ()) for node in names):
         return  # nobody searches for victims then

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.device_ids import by_gpu, in_order, part_id
 from gputile.node.agent.device_lists import devices
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceTable, by_gpu, in_order, part_id
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig, Sharing
 
 UUID = "GPU-5f0b1b2c-3e3d-4b7a-9f43-0c6d3f1a2b3c"

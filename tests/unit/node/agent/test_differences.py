@@ -15,8 +15,7 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import ListedPod, Listing
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, Listing, PodDevices
 from gputile.node.agent.differences import (
     Correction,
     differences,

@@ -11,8 +11,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mo
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.kube.objects import Applied, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import ListedPod, Listing
-from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceTable, ListedPod, Listing
 from gputile.node.agent.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.known_pods import remove_pod
 from gputile.node.agent.kubelet import KubeletLink

@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.device_ids import in_order, part_id
 from gputile.node.agent.device_lists import MESSAGE_LIMIT, UnitError, check_unit, devices, message_bytes
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, in_order, part_id
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.conftest import examples

@@ -1,11 +1,61 @@
 """Simulated clients of one GPU's turns, on a clock of their own: what the policy gives them, in device time."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from gputile.node.arbiter.accounts import Grant, Limit, Share, TimesliceMessage
-from gputile.node.arbiter.timeslice_scheduler import MS, TimeSliceScheduler
+from gputile.node.arbiter.accounts import Account, Grant, Limit, Share, TimesliceMessage
+from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
+from gputile.node.arbiter.timeslice_scheduler import MS
+
+
+class OneGpu:
+    """A node with one GPU, which nobody has to name."""
+
+    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
+        self.quantum = quantum
+        self._node = NodeTimeSlices(quantum, longest_wait)
+        self.put("nobody", Share(), 0)
+        self.remove("nobody", 0)
+
+    @property
+    def accounts(self) -> dict[Hashable, Account]:
+        return self._node.gpu("A").accounts
+
+    @property
+    def holders(self) -> frozenset[int]:
+        return self._node.gpu("A").holders
+
+    def waited(self, name: str, now: int) -> int:
+        return self._node.gpu("A").waited(name, now)
+
+    def put(self, name: str, share: Share, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.put("A", name, share, now))
+
+    def remove(self, name: str, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.remove("A", name, now))
+
+    def leave(self, member: int, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.leave("A", member, now))
+
+    def want(self, name: str, member: int, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.want("A", name, member, now))
+
+    def busy(self, member: int, number: int, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.busy("A", member, number, now))
+
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.done("A", member, number, used, again, now))
+
+    def tick(self, now: int) -> list[TimesliceMessage]:
+        return _messages(self._node.tick("A", now))
+
+    def wake_at(self, now: int) -> int | None:
+        return self._node.wake_at("A", now)
+
+
+def _messages(said: Said) -> list[TimesliceMessage]:
+    return [message for _, message in said]
 
 
 @dataclass
@@ -23,7 +73,7 @@ class Client:
 
 
 class Machine:
-    """Runs clients against a ``TimeSliceScheduler`` until a moment; ``late`` says when the others come."""
+    """Runs clients against the turns of one GPU until a moment; ``late`` says when the others come."""
 
     def __init__(
         self,
@@ -32,7 +82,7 @@ class Machine:
         longest_wait: int = 1000 * MS,
         late: Mapping[int, int] | None = None,
     ) -> None:
-        self.turns = TimeSliceScheduler(quantum, longest_wait)
+        self.turns = OneGpu(quantum, longest_wait)
         self.clients = clients
         self.now = 0
         self._events: list[tuple[int, int, str, int, int]] = []

@@ -7,8 +7,9 @@ import pytest
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
 from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
-from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS
 from tests.unit.node.arbiter.collective import Job, Node
+from tests.unit.node.arbiter.machine import OneGpu
 
 Q = 30 * MS
 BOTH = ("A", "B")
@@ -50,17 +51,6 @@ def test_percentages_hold_over_several_gpus(processes: bool) -> None:
     assert y / 200 == pytest.approx(0.60, rel=0.02)
 
 
-@pytest.mark.requirement("G4")
-def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
-    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
-    a, b, c = rates(low, high, single, seconds=20)
-    assert b > 160
-    assert min(a, c) > 3
-    for job in (low, single):
-        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
-        assert max(gaps) < 1500 * MS
-
-
 @pytest.mark.requirement("M5", "G4")
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("kernel", [20 * MS, 29 * MS, 45 * MS, 200 * MS])
@@ -90,51 +80,6 @@ def test_gpus_with_different_ceilings_are_apart() -> None:
     node.done("A", 1, 1, Q, True, Q)
     assert [(gpu, type(i)) for gpu, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
     assert node.gpu("A").accounts["x"].tied is False
-
-
-@pytest.mark.requirement("M4", "M5")
-@pytest.mark.parametrize("number", [1, 4242], ids=["the number of the other's turn", "any number"])
-@pytest.mark.parametrize("known", [False, True], ids=["never heard of", "waits"])
-def test_no_message_of_one_container_ties_the_gpus_of_another(number: int, known: bool) -> None:
-    """Two processes of x have a turn on a GPU each, and one of y says that it gives back both."""
-    node = NodeTimeSlices(Q)
-    for gpu in BOTH:
-        node.put(gpu, "x", Share(), 0)
-        node.put(gpu, "y", Share(), 0)
-    for member, gpu in enumerate(BOTH):
-        node.want(gpu, "x", member, 0)
-    for gpu in BOTH if known else ():
-        node.want(gpu, "y", 9, 0)
-    for gpu in BOTH:
-        node.busy(gpu, 9, number, MS)
-        node.done(gpu, 9, number, 0, True, MS)
-        if known:
-            node.want(gpu, "x", 9, MS)
-    for gpu in BOTH:
-        assert node.gpu(gpu).accounts["x"].tied is False
-        assert node.gpu(gpu).accounts["y"].tied is known
-        node.leave(gpu, 9, MS)
-        assert node.gpu(gpu).accounts["x"].tied is False
-
-
-def test_one_that_gives_back_a_turn_that_it_has_lost_uses_its_gpus_together() -> None:
-    """The turn is another's by then: what is said of it counts for the one that had it."""
-    node = NodeTimeSlices(Q)
-    for gpu, names in (("A", "xy"), ("B", "x")):
-        for name in names:
-            node.put(gpu, name, Share(), 0)
-    node.want("A", "x", 1, 0)
-    node.want("A", "y", 2, 0)
-    lost_at = 2 * Q
-    node.tick("A", lost_at)
-    owner = node.gpu("A").owner
-    assert owner is not None
-    assert owner.key == "y"
-    node.want("B", "x", 1, 3000 * MS)
-    assert node.gpu("A").accounts["x"].tied is False
-    node.done("A", 1, 1, Q, True, 3000 * MS)
-    assert node.gpu("A").accounts["x"].tied is True
-    assert node.gpu("A").accounts["y"].tied is False
 
 
 def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
@@ -190,14 +135,6 @@ def test_a_turn_on_another_gpu_is_kept_for_a_moment() -> None:
     assert node.tick("B", at) == [("B", Grant(3, 2, Q))]
 
 
-def test_a_set_that_is_given_back_is_free_at_once() -> None:
-    node = both()
-    node.want("A", "y", 2, 0)
-    node.done("B", 1, 1, 5 * MS, False, 6 * MS)
-    assert node.done("A", 1, 1, 5 * MS, False, 6 * MS) == [("A", Grant(2, 2, Q))]
-    assert node.gpu("B").owner is None
-
-
 def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
     node = both()
     node.want("A", "y", 2, 0)
@@ -209,7 +146,7 @@ def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
 
 def test_no_more_than_so_many_processes_have_a_turn_at_once() -> None:
     """Those of a container that are too many wait for its next turn, the first that came first."""
-    turns = TimeSliceScheduler(Q)
+    turns = OneGpu(Q)
     for name in "ab":
         turns.put(name, Share(), 0)
     turns.want("b", 1000, 0)

@@ -36,16 +36,3 @@ def test_totals_go_on_over_arbiters_and_never_back() -> None:
     assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
     totals.take({"/a": {"GPU-0": Spent(1, 1)}})  # the container of /b has gone meanwhile
     assert totals.spent() == {("/a", "GPU-0"): Spent(6, 3)}
-
-
-@given(st.lists(st.one_of(st.none(), st.builds(Spent, st.integers(0, 100), st.integers(0, 100))), max_size=20))
-def test_a_counter_never_falls(said: list[Spent | None]) -> None:
-    totals, before = Totals(), Spent()
-    for spent in said:
-        if spent is None:
-            totals.begin()
-        else:
-            totals.take({"/a": {"g": spent}})
-        now = totals.spent().get(("/a", "g"), Spent())
-        assert now.at_least(before) == now
-        before = now

@@ -16,7 +16,7 @@ from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolat
 from gputile.node.agent.files.node_mounts import is_ours, mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.gateway.link import NodeLock
-from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
+from gputile.node.isolation.library import NAME, install, library_path, place_in
 from gputile.node.native_layouts import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory
 
@@ -61,26 +61,6 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path, usage, IsolationMounts(tmp_path, Path("/host/state"), usage))
 
 
-@pytest.mark.requirement("M4", "G5")
-def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An install without the library starts no container in an isolated mode, and says why; others work."""
-
-    def missing() -> Path:
-        raise LibraryMissing("this gputile has no library")
-
-    answer = node.answer()
-    node = Node(node.state, node.usage, IsolationMounts(node.state, Path("/host/state"), node.usage))
-    monkeypatch.setattr("gputile.node.agent.files.isolation_mounts.library_path", missing)
-    for mode in Mode:
-        isolated = mode in (Mode.CGPU, Mode.CORE_MEM)
-        assert node.enforcement.mounts(mode, "a") == []
-        if isolated:
-            with pytest.raises(NotIsolated, match="this gputile has no library"):
-                node.enforcement.prepare(mode, "a", answer)
-        else:
-            assert node.enforcement.prepare(mode, "a", answer) is None
-
-
 @pytest.mark.requirement("M4", "M5")
 def test_an_isolated_container_gets_the_library(node: Node) -> None:
     """The library and what loads it read-only, the place to count writable, all under the host's names."""
@@ -113,46 +93,28 @@ def test_what_was_answered_while_nothing_could_be_written_is_there_when_it_start
     assert all(node.at(answer[path]).is_file() for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
 
 
-def no_library(answer: dict[str, str]) -> None:
-    del answer[f"/etc/gputile/{NAME}"]
-
-
-def no_preload(answer: dict[str, str]) -> None:
-    del answer["/etc/ld.so.preload"]
-
-
-def nothing_at_all(answer: dict[str, str]) -> None:
-    answer.clear()
-
-
-def anothers_directory(answer: dict[str, str]) -> None:
-    answer["/etc/gputile/allocation"] += "2"
-
-
-def anothers_usage(answer: dict[str, str]) -> None:
-    answer["/etc/gputile/usage"] += "2"
-
-
-def another_library(answer: dict[str, str]) -> None:
-    answer[f"/etc/gputile/{NAME}"] = "/lib/other.so"
-
-
-WRONG = (no_library, no_preload, nothing_at_all, anothers_directory, anothers_usage, another_library)
+LIBRARY = f"/etc/gputile/{NAME}"
 
 
 @pytest.mark.requirement("M4", "M5")
-@pytest.mark.parametrize("wrong", WRONG)
-def test_an_answer_that_does_not_isolate_starts_nothing_for_good(
-    node: Node, wrong: Callable[[dict[str, str]], None]
-) -> None:
+@pytest.mark.parametrize(
+    ("path", "host_path"),
+    [
+        (LIBRARY, None),
+        (LIBRARY, "/lib/other.so"),
+        ("/etc/ld.so.preload", None),
+        ("/etc/gputile/allocation", "/host/state/allocations/a2"),
+        ("/etc/gputile/usage", "/host/usage/a2"),
+    ],
+)
+def test_an_answer_that_does_not_isolate_starts_nothing_for_good(node: Node, path: str, host_path: str | None) -> None:
     """The kubelet keeps the answer, whatever the node can do by now."""
-    answer = node.answer()
-    wrong(answer)
+    answer = {name: host for name, host in node.answer().items() if name != path}
+    wrong = answer if host_path is None else answer | {path: host_path}
     for mode in (Mode.CGPU, Mode.CORE_MEM):
-        with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
-            node.enforcement.prepare(mode, "a", answer)
-    with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
-        node.enforcement.prepare(Mode.CGPU, "a", None)
+        for given in (wrong, None):
+            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
+                node.enforcement.prepare(mode, "a", given)
 
 
 def damaged(path: Path) -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from gputile.core.devices.gpu_health import Health
-from gputile.core.devices.inventory import check_inventory, decode_inventory, encode_inventory
 from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, NvmlError, inventory_of
@@ -22,12 +21,6 @@ def test_a_gpu_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
     assert (gpu.mig, gpu.instances) == (Mig.INCAPABLE, ())
 
 
-def test_the_driver_is_named(probe_of: ProbeOf) -> None:
-    _, probe = probe_of("t4")
-    seen = probe.inventory()
-    assert (seen.driver, seen.cuda, seen.down, seen.problems) == ("570.133.20", (12, 8), None, ())
-
-
 def test_nvswitch_connects_every_pair_at_full_speed(probe_of: ProbeOf) -> None:
     _, probe = probe_of("a100")
     rows = probe.inventory().bandwidth
@@ -42,26 +35,11 @@ def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of: ProbeOf) -> None:
             assert rows[i][j] == 25.0 * int(links) if links != "0" else rows[i][j] < 25.0
 
 
-def test_a_link_that_is_down_does_not_count(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("v100")
-    links = machine.gpus[0].links
-    links.remove(next(link for link in links if link.bus == machine.gpus[3].bus))
-    machine.write()
-    assert probe.inventory().bandwidth[0][3] == 25.0
-
-
 def test_pcie_is_slower_the_further_apart(probe_of: ProbeOf) -> None:
     _, probe = probe_of("t4")
     rows = probe.inventory().bandwidth
     assert rows[0][1] == pytest.approx(15.8)  # generation 3, 16 lanes, below one switch
     assert rows[0][1] > rows[0][2] == rows[1][3] > 0
-
-
-def test_the_slower_slot_decides(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("t4")
-    machine.gpus[1].pcie = (3, 8)
-    machine.write()
-    assert probe.inventory().bandwidth[0][1] == pytest.approx(7.9)
 
 
 def test_mig_instances_have_their_profile_and_memory(probe_of: ProbeOf) -> None:
@@ -90,21 +68,6 @@ def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
     instance.gpu_slices, instance.compute_slices = slices
     machine.write()
     assert probe.inventory().gpus[0].instances[0].profile == profile
-
-
-def test_a_mig_mode_that_waits_for_a_reset_is_not_in_force(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("mig")
-    machine.gpus[1].mig = (0, 1)
-    machine.write()
-    gpu = probe.inventory().gpus[1]
-    assert (gpu.mig, gpu.instances) == (Mig.OFF, ())
-
-
-def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
-    for name in fake.MACHINES:
-        _, probe = probe_of(name)
-        published = inventory_of(probe.inventory(), Health(), mode="share", unit_mib=1024)
-        assert check_inventory(decode_inventory(encode_inventory(published))) == published
 
 
 def test_a_gpu_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
@@ -164,15 +127,6 @@ def test_a_fact_that_an_old_driver_does_not_know_costs_no_gpu(probe_of: ProbeOf,
     machine.fail(function, code=3)
     assert len(probe.inventory().gpus) == 8
     assert not any(sign.trouble for sign in probe.examine())
-
-
-def test_connections_that_cannot_be_read_cost_no_gpu(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("v100")
-    machine.fail("nvmlDeviceGetNvLinkState", gpu=0)
-    machine.fail("nvmlDeviceGetTopologyCommonAncestor")
-    seen = probe.inventory()
-    assert len(seen.gpus) == 8
-    assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
 
 
 def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(probe_of: ProbeOf) -> None:
@@ -262,16 +216,6 @@ def test_a_process_on_a_mig_instance_is_that_instances(probe_of: ProbeOf) -> Non
     machine.write()
     probe.inventory()
     assert probe.readings()[0].processes == (GpuProcess(11, instance.uuid, 5),)
-
-
-@pytest.mark.requirement("B7")
-def test_a_gpu_that_does_not_answer_is_left_out(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("t4")
-    probe.inventory()
-    machine.lose(2)
-    assert [reading.uuid for reading in probe.readings()] == [
-        gpu.uuid for index, gpu in enumerate(machine.gpus) if index != 2
-    ]
 
 
 @pytest.mark.requirement("B7")

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 
-from .conftest import Present, ProbeOf
+from .conftest import ProbeOf
 
 
 def troubles(signs: Iterable[Sign]) -> dict[str, str]:
@@ -20,14 +20,6 @@ def test_an_xid_is_reported_at_once_and_once(probe_of: ProbeOf) -> None:
     machine.xid(2, 79)
     machine.xid(3, 31)
     assert probe.watch_health(3600) == (XidSeen(machine.gpus[2].uuid, 79), XidSeen(machine.gpus[3].uuid, 31))
-    assert probe.watch_health(0.02) == ()
-
-
-def test_what_was_before_the_session_is_not_reported(present: Present, probe_of: ProbeOf) -> None:
-    machine, _ = probe_of("t4")
-    machine.xid(0, 48)
-    _, probe = probe_of("t4")
-    probe.inventory()
     assert probe.watch_health(0.02) == ()
 
 
@@ -112,25 +104,3 @@ def test_what_the_driver_asks_for_is_passed_on(probe_of: ProbeOf) -> None:
     told = troubles(probe.examine())
     assert set(told) == {machine.gpus[1].uuid, machine.gpus[2].uuid}
     assert "reboot the node" in told[machine.gpus[1].uuid]
-
-
-def test_a_gpu_taken_out_is_lost_and_the_others_are_not(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("t4")
-    probe.inventory()
-    gone = machine.take_out(1)
-    assert list(troubles(probe.examine())) == [gone.uuid]
-
-
-def test_the_instances_of_a_lost_gpu_are_lost(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("mig")
-    probe.inventory()
-    machine.lose(0)
-    gpu = machine.gpus[0]
-    assert set(troubles(probe.examine())) == {gpu.uuid, *(instance.uuid for instance in gpu.instances)}
-
-
-def test_closing_twice_is_harmless(probe_of: ProbeOf) -> None:
-    _, probe = probe_of("t4")
-    probe.inventory()
-    probe.close()
-    probe.close()

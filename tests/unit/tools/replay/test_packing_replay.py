@@ -5,7 +5,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from gputile.tools.replay.engine import replay, steps
+from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.engine import LivePlacer, replay, steps
 from gputile.tools.replay.study import make_placer
 from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
 from tests.unit.tools.replay.traces import share, stream, uniform, unlike
@@ -54,6 +55,15 @@ def test_pods_without_gpus_that_kube_scheduler_spreads_leave_gpus_without_cpu() 
         placer = make_placer("packing", nodes, workload, arrivals, 1, ranked=ranked)
         found.append(replay(placer, workload, arrivals).used[-1])
     assert found[0] > found[1]
+
+
+@pytest.mark.parametrize(("claims", "free"), [(False, [400, 100]), (True, [200, 300])])
+def test_on_nodes_of_claims_pods_get_the_first_gpu_that_fits(claims: bool, free: list[int]) -> None:
+    shapes = (share(600), share(700), share(200))
+    cluster = ReplayCluster(uniform(1, 2, 48000), shapes, np.arange(1), claims=claims)
+    for index in range(3):
+        assert LivePlacer(cluster).place(f"p{index}", index) == 0
+    assert cluster.free()[0, :2].tolist() == free
 
 
 MIX = (

@@ -54,20 +54,6 @@ def test_a_bar_is_as_full_as_the_gpu() -> None:
     ]
 
 
-def test_with_colours_pieces_have_their_letter_too() -> None:
-    bars = node_bars([SHARED], lambda pod: pod.namespace)
-    lines = draw(bars, groups_of(bars), Paper(42, coloured=True))
-    assert texts(lines)[1] == "n     0 A B   ░░░░ 9/15  1 ░░░░░░░░░░ 0/15"
-    assert [span.group for span in lines[1] if span.group is not None] == [0, 1]
-
-
-def test_what_other_pods_have_is_not_free() -> None:
-    """As where only the pods of one namespace are asked for."""
-    lines = drawn([node("n", [gpu(0, 9)], pod("p", "chat", g0=3))], Paper(42))
-    assert lines[1].split()[2] == "A████B█████████░░░░░░░░░"
-    assert lines[-1] == "A chat  B other pods  ░ free"
-
-
 def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
     """MIG instances are GPUs of their own sizes."""
     v100 = GpuSummary(0, "GPU-0", "V100", 32510, 32510, 100, 1, healthy=True)

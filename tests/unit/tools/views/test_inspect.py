@@ -50,10 +50,6 @@ def test_the_documented_table_to_the_character() -> None:
     assert summary([tile], 1024) == DOCUMENTED
 
 
-def test_the_percentage_is_truncated() -> None:
-    assert summary([node("n", gpu(0, 2, 3))], 1024).endswith("2/3 (66%)\n")
-
-
 def test_no_nodes_and_no_memory_are_no_error() -> None:
     assert summary([], 1024).endswith("0/0 (0%)\n")
     assert details([], 1024).endswith("0/0 (0%)\n")

@@ -191,13 +191,6 @@ def ended(code: int, reason: str) -> dict[str, object]:
             "pod p: container mesh: CrashLoopBackOff; it ended with exit code 2",
         ),
         (
-            [pod(containerStatuses=[CRASHED])],
-            [],
-            [],
-            RolloutState.FAILED,
-            "pod p: container webhook: CrashLoopBackOff; it ended with exit code 2",
-        ),
-        (
             [pod(containerStatuses=[CRASHED | ended(137, "OOMKilled")])],
             [],
             [],
@@ -210,19 +203,6 @@ def ended(code: int, reason: str) -> dict[str, object]:
             [],
             RolloutState.DEPLOYING,
             "pod p: Unschedulable: 0/3 nodes are available",
-        ),
-        (
-            [
-                pod(
-                    conditions=[
-                        condition("Ready", "False", "ContainersNotReady", "containers with unready status: [c]")
-                    ]
-                )
-            ],
-            [],
-            [],
-            RolloutState.DEPLOYING,
-            "pod p: ContainersNotReady: containers with unready status: [c]",
         ),
         (
             [pod()],
@@ -256,13 +236,6 @@ def test_what_is_in_the_way_is_told_in_the_clusters_own_words(
     assert installation.phase is (RolloutPhase.FAILED if state is RolloutState.FAILED else RolloutPhase.DEPLOYING)
 
 
-def test_what_a_pod_says_itself_goes_before_the_event_of_its_probe() -> None:
-    events = [event("p", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")]
-    said = {"p": "there is no certificate yet"}
-    installation = assess([deployment(availableReplicas=0)], [pod()], events, [], 1024, said)
-    assert the_only(installation) == (RolloutState.DEPLOYING, "pod p: there is no certificate yet")
-
-
 EVICTED = pod(name="old", phase="Failed", reason="Evicted", message="the node was low on memory")
 
 
@@ -276,15 +249,6 @@ def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
     crashing = pod(name="crashing", phase="Running", containerStatuses=[CRASHED])
     state, reason = the_only(assess([rolling], [EVICTED, crashing], [], [], 1024))
     assert (state, reason.partition(":")[0]) == (RolloutState.FAILED, "pod crashing")
-
-
-@pytest.mark.requirement("U11")
-def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
-    """A Deployment that has too few pods, and a DaemonSet, whose pods of a node come one after the other."""
-    expected = (RolloutState.FAILED, "pod old: Evicted: the node was low on memory")
-    assert the_only(assess([deployment(replicas=1, availableReplicas=1)], [EVICTED], [], [], 1024)) == expected
-    agent = pod("agent", "old", "a", phase="Failed", reason="Evicted", message="the node was low on memory")
-    assert the_only(assess([daemon_set(numberAvailable=2)], [agent], [], [], 1024)) == expected
 
 
 @pytest.mark.requirement("U11")

@@ -12,8 +12,8 @@ import httpx2 as httpx
 
 from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
-from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.server import Beside, LoginSettings, WebSettings, serve
+from gputile.tools.web.questions import Moment
+from gputile.tools.web.server import LoginSettings, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import pod
@@ -75,14 +75,14 @@ async def served_in_cluster(directory: Path) -> AsyncIterator[ClusterPage]:
     ]
     put(cluster, *objects)
 
-    async def beside(_: Connection) -> Beside:
-        return Beside(PodGroups(), frozenset())
+    async def complete(_: Connection, moment: Moment) -> Moment:
+        return moment
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         (health,) = free_ports(1)
         login = LoginSettings(directory / "tls", health)
-        settings = WebSettings(0, address.set_result, beside, "gputile", login)
+        settings = WebSettings(0, address.set_result, complete, "gputile", login)
         serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, [], [], settings))
         base = f"https://localhost:{urlsplit(await address).port}"
         trusted = ssl.create_default_context(cafile=authority.certificate)

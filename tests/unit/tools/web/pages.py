@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
@@ -13,8 +13,8 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.client import Connection
-from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.server import Beside, WebSettings, serve
+from gputile.tools.web.questions import Moment
+from gputile.tools.web.server import WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
@@ -66,14 +66,14 @@ async def served(*objects: Node | Pod, known: bool = True, beside: str = "") -> 
     nodes = [each for each in objects if isinstance(each, Node)] if known else []
     pods = [each for each in objects if isinstance(each, Pod)] if known else []
 
-    async def read_beside(connection: Connection) -> Beside:
+    async def complete(connection: Connection, moment: Moment) -> Moment:
         if beside:
             await connection.get(beside)
-        return Beside(PodGroups(), frozenset())
+        return replace(moment, budgets=[])
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        settings = WebSettings(0, address.set_result, read_beside, "gputile")
+        settings = WebSettings(0, address.set_result, complete, "gputile")
         serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, nodes, pods, settings))
         page = await address
         base = page.partition("/?")[0]

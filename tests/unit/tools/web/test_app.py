@@ -28,17 +28,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
 
 HANG_S = 60.0
-DEPLOYMENT = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: new}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: new}}
-  template:
-    metadata: {labels: {app: new}}
-    spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 10}}}]}
-"""
 
 
 async def state_of(page: ServedPage) -> dict[str, Any]:
@@ -120,12 +109,6 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
                 assert "reload" in (await anext(a.aiter_lines()))
 
 
-async def test_a_page_hears_that_the_server_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "HEARTBEAT_S", 0.1)
-    async with served(machine("a")) as page:
-        assert await changes(page, await state_of(page), "beat") == {}
-
-
 async def test_a_cluster_that_goes_away_and_comes_back() -> None:
     async with served(machine("a")) as page:
         await watched(page)
@@ -153,19 +136,6 @@ async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch
         page.cluster.answering.set()
         await until_state(page, lambda state: not state["status"]["trouble"])
         assert page.cluster.count("watch") == watches
-
-
-async def test_rights_that_are_taken_away_are_said() -> None:
-    async with served(machine("a")) as page:
-        await watched(page)
-        before = await state_of(page)
-        page.cluster.refused = dict.fromkeys((NODES, PODS), (403, "Forbidden"))
-        page.cluster.break_connections()
-        state = await until_state(page, lambda state: "403 Forbidden" in state["status"]["trouble"])
-        assert [node["name"] for node in state["nodes"]] == ["a"]
-        status = await changes(page, before, "status")
-        assert status["trouble"]
-        assert status["since"] <= state["status"]["since"]
 
 
 async def test_a_pods_page_says_what_explain_says() -> None:
@@ -250,15 +220,6 @@ async def test_what_is_used_of_the_nodes_in_sight_and_by_a_pod() -> None:
         assert [sample[1:] for sample in found["samples"]] == [[2048, None]]
         assert (await page.client.get("/api/pod-usage", params={**query, "name": "waits"})).json() == {}
         assert (await page.client.get("/api/pod-usage", params={**query, "name": "nobody"})).status_code == 404
-
-
-async def test_what_if_places_pods_and_sends_nothing() -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        before = len([each for each in page.cluster.requests if each.method != "GET"])
-        found = (await page.client.post("/api/what-if", content=DEPLOYMENT)).json()
-        assert sorted(each.get("node", "") for each in found["pods"]) == ["", "a", "a"]
-        assert [each["shares"] for each in found["pods"] if each.get("node")] == [[[0, 10240, 0]], [[1, 10240, 0]]]
-        assert before == len([each for each in page.cluster.requests if each.method != "GET"]) == 0
 
 
 async def test_a_manifest_that_is_too_large_is_refused() -> None:

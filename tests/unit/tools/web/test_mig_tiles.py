@@ -4,12 +4,10 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeCondition, Pod
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import MIG_PREFIX, WHOLE_GPU
-from gputile.cli.commands.top import TopOrder
 from gputile.tools.web.records import MigCount, MigTile, NodeTile, PageContent
 from gputile.tools.web.state import PageState
-from gputile.tools.web.top_rows import top_answer
 from gputile.tools.web.viewers import Rights, visible_nodes
 from tests.fakes.corebuilders import gpu_node, pod
 
@@ -53,20 +51,6 @@ def test_a_node_with_nothing_but_instances_is_shown_with_its_pods() -> None:
     assert (tile.serves, tile.gpus, tile.problems) == ("instances", (), ())
 
 
-def test_whole_gpus_beside_split_ones_are_tiles_as_before() -> None:
-    tile = tile_of(split_node(gpus=1), with_instances("a", "n"), pod("w", asks={WHOLE_GPU: 1}))
-    assert tile.serves == "gpus"
-    assert [gpu.total for gpu in tile.gpus] == [24576]
-    assert tile.instances[0] == MigTile("1g.5gb", 4, 1)
-
-
-def test_instances_of_a_node_that_takes_no_pods_are_not_to_be_had() -> None:
-    node = split_node()
-    status = msgspec.structs.replace(node.status, conditions=(NodeCondition(type="Ready", status="Unknown"),))
-    tile = tile_of(msgspec.structs.replace(node, status=status))
-    assert (tile.serves, tile.problems[-1]) == ("", "takes no GPU pods: it is not ready")
-
-
 def test_instances_are_to_be_had_where_no_whole_gpu_is_offered() -> None:
     node = split_node(gpus=1)
     status = msgspec.structs.replace(node.status, allocatable={"pods": "110", SMALL: "4", WHOLE_GPU: "0"})
@@ -100,8 +84,3 @@ def test_whoever_may_not_list_the_pods_sees_how_many_instances_are_taken() -> No
     (tile,) = visible_nodes([tile_of(split_node(), with_instances("a", "n"))], Rights())
     assert tile.pods[0].instances == (MigCount("1g.5gb", 1),)
     assert "a" not in {each.name for each in tile.pods}
-
-
-def test_top_counts_the_pods() -> None:
-    (row,) = top_answer([tile_of(split_node(), with_instances("a", "n"))], TopOrder.NAME).nodes
-    assert (row.gpus, row.pods) == (0, 1)

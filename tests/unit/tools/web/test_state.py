@@ -1,6 +1,5 @@
 """The page follows facts: what a tile says, what closes a node, and what readers of its changes get."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -168,16 +167,6 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     assert state.page.pending.keys() == {"default/p"}
 
 
-def test_a_heartbeat_changes_nothing() -> None:
-    state = PageState(GANGS)
-    state.node_applied(machine("a"))
-    assert state.take_difference()
-    again = machine("a")
-    again.metadata.resource_version = "2"
-    state.node_applied(again)
-    assert not state.take_difference()
-
-
 CLOSED = {
     "not ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="Unknown"),)), (), "it is not ready"),
     "unreachable": (
@@ -236,16 +225,6 @@ def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
     else:
         kept = changes[max(revision, 0) :]
         assert revision < 0 or revision > len(changes) or len(kept) > most or sum(map(len, kept)) > most_bytes
-
-
-async def test_news_wake_all_who_wait() -> None:
-    log = ChangeLog()
-    waiting = [asyncio.create_task(log.news(0)) for _ in range(50)]
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)
-    log.append(b"one")
-    async with asyncio.timeout(30):
-        await asyncio.gather(*waiting)
 
 
 @pytest.mark.requirement("B8")

@@ -4,7 +4,7 @@ import pytest
 
 from gputile.cli.commands.top import TopOrder
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage, TileShare
-from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows, top_answer
+from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of, top_answer
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -54,21 +54,16 @@ def test_rows_by_what_is_used_have_those_last_of_which_it_is_not_known() -> None
     assert [pod.name for pod in found.pods] == ["small", "kept", "large", "lost"]
 
 
-def test_a_node_uses_nothing_known_while_one_of_its_gpus_is_not_measured() -> None:
-    found = top_answer(TILES, TopOrder.NAME, {"b": NodeUsage(gpus={1: 2 * GIB})})
-    assert [node.used_mib for node in found.nodes] == [None, None]
-
-
 def test_what_the_tables_say() -> None:
     usage = {"a": NodeUsage({"ns/large": PodUsage(3 * GIB, 40), "ns/lost": PodUsage(None, 7)}, {0: 5 * GIB})}
     found = top_answer(TILES, TopOrder.BOOKED, usage)
-    assert node_rows(found.nodes)[1:] == [
+    assert table_of(NODE_COLUMNS, found.nodes)[1:] == [
         ("a", "core_mem", "1/1", "12/16", "75%", "5", "50%", "3", "its agent is silent"),
         ("b", "cgpu", "1/2", "4/32", "12%", "-", "-", "1", "GPU 1 is unhealthy"),
     ]
-    assert gpu_rows(found.gpus)[1] == ("a", "0", "NVIDIA A10", "12/16", "75%", "5", "50%", "2", "ok")
-    assert gpu_rows(found.gpus)[3][-1] == "unhealthy"
-    assert pod_rows(found.pods)[1:] == [
+    assert table_of(GPU_COLUMNS, found.gpus)[1] == ("a", "0", "NVIDIA A10", "12/16", "75%", "5", "50%", "2", "ok")
+    assert table_of(GPU_COLUMNS, found.gpus)[3][-1] == "unhealthy"
+    assert table_of(POD_COLUMNS, found.pods)[1:] == [
         ("ns", "large", "a", "0", "8", "3", "30%", "40%", "bound"),
         ("ns", "kept", "a", "0", "4", "-", "20%", "-", "reserved"),
         ("ns", "small", "b", "0", "4", "-", "-", "-", "bound"),
@@ -85,12 +80,11 @@ def test_a_pod_on_several_gpus_is_told_by_what_it_uses_of_each() -> None:
         (9 * GIB, [7 * GIB, 2 * GIB]),
         (GIB, [GIB, None]),
     ]
-    assert [row[3:6] for row in pod_rows(found.pods)[1:]] == [("1,3", "16", "9 (7, 2)"), ("1,3", "16", "1 (1, -)")]
+    assert [row[3:6] for row in table_of(POD_COLUMNS, found.pods)[1:]] == [
+        ("1,3", "16", "9 (7, 2)"),
+        ("1,3", "16", "1 (1, -)"),
+    ]
     unknown = top_answer([tile], TopOrder.NAME).pods
-    assert [(row[5], each.used_mib_of_gpus) for row, each in zip(pod_rows(unknown)[1:], unknown, strict=True)] == [
-        ("-", [None, None])
-    ] * 2
-
-
-def test_a_cordoned_node_is_said_to_be_one() -> None:
-    assert top_answer([NodeTile("n", cordoned=True)], TopOrder.NAME).nodes[0].problems == ["it is cordoned"]
+    assert [
+        (row[5], each.used_mib_of_gpus) for row, each in zip(table_of(POD_COLUMNS, unknown)[1:], unknown, strict=True)
+    ] == [("-", [None, None])] * 2

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 import pytest
 
@@ -163,27 +162,6 @@ async def test_a_pod_has_the_hour_of_its_agent_when_it_is_opened(server: FakeApi
     await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 4)
     assert (await feed.opened("a", "ns/p", "uid")).samples[:2] == hour
     assert [request.path for request in server.requests].count(hour_path("a")) == 1
-
-
-def _has_asked(server: FakeApiServer, reads: int) -> bool:
-    return asked(server, "a") >= reads
-
-
-async def test_what_an_agent_does_not_measure_it_is_asked_once(
-    server: FakeApiServer, feed: UsageFeed, made: dict[str, dict[str, int]]
-) -> None:
-    made["a"] = {"ns/p": 100}
-    put_agent(server, "a", metrics_text({}))
-    server.proxied[hour_path("a")] = 200, b'{"lines":[]}'
-    hours = [hour_path("a")]
-    for _ in range(3):
-        assert (await feed.opened("a", "ns/p", "uid")).samples == []
-        reads = asked(server, "a") + 2
-        await until(partial(_has_asked, server, reads))
-    assert [request.path for request in server.requests if request.path in hours] == hours
-    made["a"] = {"ns/p": 101}
-    await feed.opened("a", "ns/p", "another")
-    assert [request.path for request in server.requests if request.path in hours] == 2 * hours, "it is another pod"
 
 
 async def test_an_hour_that_cannot_be_read_is_asked_for_again(server: FakeApiServer, feed: UsageFeed) -> None:

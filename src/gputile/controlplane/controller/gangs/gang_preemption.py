@@ -21,7 +21,6 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import Refusal, ReservationRule
-from gputile.core.scheduling.eviction_rules import SOON_S
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
@@ -107,29 +106,15 @@ class GangPreemption:
     def reserve(self, gang: Gang, found: GangVictims) -> GangPlan:
         """Note that these places are reserved for a gang; return the plan."""
         self._evictions.choose(gang.name, found.evicted, _why(gang.name))
-        longest = self._longest_s(found)
-        lasts = self._configuration.preemption.keep_seconds + longest
+        gpus: dict[str, set[str]] = {}
+        for place in found.places.values():
+            gpus.setdefault(place.node, set()).update(chosen.gpu.uuid for chosen in place.gpus)
+        leave_s = self._evictions.seconds_to_leave(found.evicted, gpus.items())
+        lasts = self._configuration.preemption.keep_seconds + leave_s
         plan = GangPlan(found.places, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
         self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan
-
-    def _longest_s(self, found: GangVictims) -> int:
-        """Return in how many seconds all are to be gone that are evicted, or leave these places already."""
-        state, now_s, longest = self._cluster_state, self._cluster_state.now_ns / _SECOND, 0
-        facts = state.bound_pods.facts
-        for uid in found.evicted:
-            if (known := facts.get(uid)) is not None:
-                longest = max(longest, known.grace_s)
-        gpus = {chosen.gpu.uuid for place in found.places.values() for chosen in place.gpus}
-        for node in {place.node for place in found.places.values()}:
-            for booking in state.ledger.on_node(node):
-                known = facts.get(booking.uid)
-                if known is None or not known.leaves_at or known.leaves_at - now_s > SOON_S:
-                    continue
-                if any(share.uuid in gpus for share in booking.gpus):
-                    longest = max(longest, int(known.leaves_at - now_s))
-        return longest
 
     def _may_preempt(self, gang: Gang) -> bool:
         return (

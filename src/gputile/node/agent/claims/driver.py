@@ -1,23 +1,34 @@
-"""Answers the kubelet's calls about claims: prepares them, and releases them.
+"""Answers the kubelet's calls about claims: prepares them, releases them, and keeps their files.
 
 A claim counts as a holder from before anything is written for it, and its record is written last: an agent that dies in
 the middle has promised nothing, and the kubelet asks again. What is there already is not written again.
+
+A claim's record lies in its allocation directory. The kubelet writes a claim into its own checkpoint before it asks to
+prepare it, and takes it out after it has been released: a record of a claim that is not there is one of the past.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from typing import Final
+import zlib
+from collections.abc import Set
+from pathlib import Path
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from gputile.api.core import ObjectReference, Pod
+from gputile.api.quantity import MIB
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import Mode
+from gputile.api.well_known import DRIVER, Mode
+from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import Limits
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.claims.claim_files import ClaimFiles
+from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
@@ -28,13 +39,118 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
-from gputile.node.agent.device_table import PreparedClaim
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, PreparedClaim
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
+
+
+KUBELET_FILE: Final = "dra_manager_state"
+_RECORD_FILE: Final = "claim.json"
+_CDI_PREFIX: Final = "gputile.io-claim-"
+_PRIVATE: Final = 0o600
+_MOST_BYTES: Final = 64 * MIB
+VERSION: Final = 1
+
+
+class ClaimRecordError(ValueError):
+    """The text is no record of a prepared claim."""
+
+
+CLAIM_RECORD = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
+
+
+class _ClaimInfo(msgspec.Struct, rename="pascal"):
+    claim_uid: str = msgspec.field(name="ClaimUID")
+    driver_state: dict[str, Any] | None = None
+
+
+class _ClaimInfos(msgspec.Struct, rename="pascal"):
+    claim_info_state_list: list[_ClaimInfo] | None = None
+
+
+class _KubeletState(msgspec.Struct, rename="pascal"):
+    data: str
+    checksum: int
+
+
+class ClaimFiles:
+    """The files of the claims on a node. ``cdi`` describes its GPUs, ``kubelet`` is the kubelet's directory."""
+
+    def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
+        self.store = store
+        self._cdi = cdi
+        self._kubelet = kubelet / KUBELET_FILE
+
+    def records(self) -> dict[str, PreparedClaim]:
+        """Return what was prepared, by the claim's UID, without what cannot be read."""
+        found = {}
+        for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
+            try:
+                claim = CLAIM_RECORD.decode(read_whole(path / _RECORD_FILE, _MOST_BYTES))
+            except (OSError, ClaimRecordError):
+                continue
+            if claim.directory == path.name:
+                found[claim.uid] = claim
+        return found
+
+    def kubelet_claims(self) -> set[str] | None:
+        """Return the UIDs of the claims that the kubelet has or is about to prepare; None where it cannot be read."""
+        try:
+            checkpoint = msgspec.json.decode(read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState)
+            if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
+                return None
+            found = msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
+        except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
+
+    def write(self, claim: PreparedClaim, cdi: bytes) -> None:
+        """Write a claim's CDI file, and then its record; what is there already is not written again.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._cdi is None:
+            raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
+        _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
+        _write(self.store.allocations / claim.directory / _RECORD_FILE, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's record and CDI file; its directory goes with those of all containers that have ended.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(missing_ok=True)
+        if self._cdi is not None:
+            (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").unlink(missing_ok=True)
+
+    def keep_only(self, uids: Set[str]) -> None:
+        """Remove the CDI files of all other claims."""
+        for path in self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ():
+            if path.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in uids:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def cdi_devices(self, uuid: str) -> tuple[str, ...]:
+        """Return the CDI device of a GPU or MIG instance; none where the runtime would not know it."""
+        return self._cdi.devices((uuid,)) if self._cdi is not None else ()
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with contextlib.suppress(OSError):
+        if read_whole(path, _MOST_BYTES) == content:
+            return
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+    write_whole(path, content, mode)
+
 
 READ_WITHIN_S: Final = 10.0
 
@@ -108,6 +224,9 @@ class ClaimsDriver:
         except (NotYet, KubeError, OSError) as error:
             log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
+        finally:
+            if not self._turn.locked():  # else one that waits for its turn wakes the loop for all
+                self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
                 dra.Device(
@@ -153,7 +272,6 @@ class ClaimsDriver:
             if before is None:
                 self._drop(claim.uid)
             raise
-        self._compare.wish()
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
@@ -181,7 +299,8 @@ class ClaimsDriver:
         if claim.directory not in state.started or store.limits(claim.directory) != limits:
             start = Start(claim.directory, limits, mounts)
             self._preparation.prepare(answer, start.record)
-            self._compare.wish()  # a daemon for several GPUs starts when they are held
+            if claim.mode == Mode.MPS.value:
+                self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(start, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))

@@ -14,8 +14,16 @@ from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots, bookings_of, containers_of
-from gputile.node.agent.status.usage import PROC, ContainerUse, GpuTimes
+from gputile.node.agent.status.usage import (
+    NOT_BOOKED,
+    PROC,
+    ContainerUse,
+    GpuHoldings,
+    GpuTimes,
+    Snapshots,
+    bookings_of,
+    containers_of,
+)
 from gputile.node.agent.time_shares import policy_of
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine

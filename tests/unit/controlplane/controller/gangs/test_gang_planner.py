@@ -123,13 +123,6 @@ def test_static_pods_of_another_node_make_no_gang_start_in_part() -> None:
     assert (placed(result), said(result)) == ([], {"g": EventReason.GANG_TOO_LARGE})
 
 
-def test_a_static_pod_of_another_node_keeps_no_gang_from_starting() -> None:
-    bench = Bench(node("n", 4), node("other", 0))
-    bench.gang("g", 4)
-    at_once(bench.view.pod_event(of_another_node("g", 0, 99_999)))
-    assert len(placed(bench.round())) == 4
-
-
 @pytest.mark.parametrize("daemon", [False, True])
 def test_only_what_daemon_sets_take_makes_a_gang_too_large(daemon: bool) -> None:
     """Another tenant's pod may have the label that those of DaemonSets have."""
@@ -239,17 +232,6 @@ def test_a_pod_without_a_gpu_that_was_planned_with_its_gang_and_started_alone_is
     assert placed(bench.round(130)) == ["old-0", "old-1"], "what was kept has ended"
 
 
-def test_a_gang_that_lost_a_pod_goes_before_others() -> None:
-    bench = Bench(gpus=2)
-    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
-    text = allocation_text(share("GPU-n-0", 4096))
-    runs = member("young", 0, 2, node="n", phase="Running")
-    meta = msgspec.structs.replace(runs.metadata, annotations={ALLOCATION_ANNOTATION: text})
-    at_once(bench.view.pod_event(Applied(msgspec.structs.replace(runs, metadata=meta))))
-    at_once(bench.view.pod_event(Applied(member("young", 1, 2))))
-    assert placed(bench.round()) == ["young-1"]
-
-
 def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     bench = Bench()
     at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
@@ -283,16 +265,6 @@ def test_a_gang_is_tried_again_when_a_pod_has_other_gpus_of_its_node() -> None:
     assert said(bench.round()) == {"g": "GangWaiting"}
     at_once(bench.view.pod_event(Applied(bound("alone-1", 0, "2"))))
     assert placed(bench.round()) == ["g-0"]
-
-
-def test_a_gang_that_can_never_fit_closes_nothing() -> None:
-    bench = Bench()
-    bench.gang("huge", 5, born="2030-03-17T10:00:00Z")
-    bench.gang("small", 1)
-    result = bench.round(9999)
-    assert placed(result) == ["small-0"]
-    assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
-    assert bench.planner.reports.states() == {"GangTooLarge": 1, "GangPlanned": 1}
 
 
 def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:

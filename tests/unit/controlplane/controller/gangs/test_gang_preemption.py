@@ -6,9 +6,7 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
 from gputile.api.other_groups import PodGroup, PodGroupSpec
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.core.devices.gang_membership import GangName
+from gputile.api.well_known import GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.core.devices.reservation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
@@ -185,38 +183,6 @@ async def test_places_are_given_back_when_their_node_closes_after_all_evictions(
 
 
 @pytest.mark.anyio
-async def test_a_first_eviction_that_is_refused_ends_it_and_a_later_one_is_tried_again() -> None:
-    bench = PreemptingBench(gpus=2)
-    bench.comes("g", 2)
-    bench.cluster.refused = {"low-0", "low-1"}
-    await bench.write()
-    await bench.write()
-    assert ("g-0", "PreemptionRefused") in [each[:2] for each in bench.cluster.said]
-    ended = await bench.write()
-    assert "PreemptionEnded" in bench.reasons(ended)
-    assert not bench.reserved()
-    assert not placed(await bench.write(3)), "it rests"
-    assert not placed(await bench.write(10)), "for a while others are chosen, and there are none"
-    bench.cluster.refused = {"low-1"}
-    await bench.write(50)
-    await bench.write()
-    if not bench.cluster.evicted:  # the refused one was asked first
-        assert "PreemptionEnded" in bench.reasons(await bench.write())
-        bench.cluster.refused = {"low-0"}
-        await bench.write(130)
-        await bench.write()
-    assert len(bench.cluster.evicted) == 1
-    assert bench.reserved() == ["g-0", "g-1"]
-    bench.cluster.refused = set()
-    await bench.write(1)
-    assert len(bench.cluster.evicted) == 1, "not at once"
-    await bench.write(6)
-    assert len(bench.cluster.evicted) == 2
-    bench.ends(*bench.cluster.evicted)
-    assert bench.reasons(await bench.write()) == ["GangPlanned"]
-
-
-@pytest.mark.anyio
 async def test_places_are_given_back_when_a_pod_does_not_leave() -> None:
     bench = PreemptingBench(gpus=2)
     bench.comes("g", 2)
@@ -241,82 +207,6 @@ async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench.comes("g", 2)
     await bench.write()
     assert not bench.planner.without_room()
-
-
-async def begun(refused: str) -> PreemptingBench:
-    """A gang of three has to leave for a pod of another gang. One of its pods has left, and ``refused`` is refused."""
-    bench = PreemptingBench(gpus=3, labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
-    bench.comes("g", 1)
-    await bench.write()
-    bench.cluster.refused = {refused}
-    await bench.write()
-    return bench
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("refused", ["low-1", "low-2"])
-async def test_a_gang_leaves_whole_though_the_place_is_free_before(refused: str) -> None:
-    bench = await begun(refused)
-    before = len(bench.cluster.evicted)
-    assert 0 < before < 3
-    bench.ends("low-0")
-    assert bench.reasons(await bench.write()) == ["GangPlanned"]
-    for _ in range(3):
-        await bench.write(6)
-    assert refused not in bench.cluster.evicted
-    assert len(bench.cluster.evicted) == 2, "one that is refused keeps no other one"
-    assert (refused, "PreemptionRefused") in [each[:2] for each in bench.cluster.said]
-    bench.cluster.refused = set()
-    await bench.write(6)
-    assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
-    assert bench.planner.evictions.accepted == 3
-
-
-@pytest.mark.anyio
-async def test_two_plans_do_not_both_have_a_pod_leave_of_a_gang_that_lets_one_go() -> None:
-    """Four run of a gang of three. The second plan is made before the first one's pod is evicted."""
-    bench = PreemptingBench(labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
-    bench.comes("g", 1)
-    bench.comes("h", 1)
-    for _ in range(4):
-        await bench.write(6)
-    assert len(bench.cluster.evicted) in (1, 4)
-
-
-@pytest.mark.anyio
-async def test_a_pod_whose_eviction_is_always_refused_does_not_block_a_gang() -> None:
-    """Others would do, and their turn comes; also that of the one that was refused, when it is needed."""
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    kept = bench.planner.preemption.plan_of(GangName("default", "g", False))
-    assert kept is not None
-    bench.cluster.refused = {kept.victims[0]}
-    for _ in range(6):
-        await bench.write(5)
-    assert len(bench.cluster.evicted) == 2
-    bench.cluster.refused = set()
-    bench.comes("h", 2, priority=8)
-    for _ in range(40):
-        await bench.write(5)
-    assert len(bench.cluster.evicted) == 4
-
-
-@pytest.mark.anyio
-async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    await bench.write()
-    evicted = list(bench.cluster.evicted)
-    bench.planner = GangPlanner(bench.view.ledger.configuration, bench.new_plan)
-    for _ in range(3):
-        await bench.write()
-    assert bench.cluster.evicted == evicted
-    assert bench.reserved() == ["g-0", "g-1"]
-    bench.ends(*evicted)
-    await bench.write()
-    assert (await bench.write()).gates
 
 
 @pytest.mark.anyio

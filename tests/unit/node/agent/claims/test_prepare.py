@@ -9,21 +9,18 @@ from gputile.api.well_known import DRIVER, GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.claim_files import CLAIM_RECORD, ClaimRecordError
+from gputile.node.agent.claims.driver import CLAIM_RECORD, ClaimRecordError
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
     cdi_file,
     prepared_claim,
 )
-from gputile.node.agent.device_ids import part_id
-from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim
+from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.rules import Occupied
-from gputile.node.agent.rules import rules_of
-from gputile.node.agent.status.node_snapshot import bookings_of
-from gputile.node.agent.status.node_snapshot import snapshot_of
+from gputile.node.agent.rules import Occupied, rules_of
+from gputile.node.agent.status.node_snapshot import bookings_of, containers_of
 from gputile.node.agent.time_shares import time_shares
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
@@ -137,10 +134,11 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
     hold_claims(state, {both.uid: both}, 0)
-    held = snapshot_of(state)
-    assert (held.bookings.gpus[0].memory >> 20, held.bookings.gpus[0].pods) == (2 * 9728, 1)
-    assert held.bookings.instances == {"MIG-1": 1, "MIG-2": 1}
-    assert [(part.index, part.uuids) for part in held.containers[0].gpus] == [(0, ("MIG-1", "MIG-2"))]
+    held = bookings_of(state)
+    assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
+    assert held.instances == {"MIG-1": 1, "MIG-2": 1}
+    (container,) = containers_of(state)
+    assert [(part.index, part.uuids) for part in container.gpus] == [(0, ("MIG-1", "MIG-2"))]
 
 
 @pytest.mark.parametrize(

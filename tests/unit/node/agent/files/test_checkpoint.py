@@ -10,8 +10,7 @@ from gputile.core.devices.request import Phase
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import AllocationRecord
-from gputile.node.agent.files.allocation_files import CHECKPOINT, RECORD, Checkpoint, CheckpointError
-from gputile.node.agent.files.records import read_checkpoint
+from gputile.node.agent.files.allocation_files import CHECKPOINT, RECORD, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 

@@ -11,8 +11,7 @@ from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.device_table import DeviceTable
-from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.records import FILE_NAME, Records
+from gputile.node.agent.files.allocation_files import FILE_NAME, NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.link import NodeLock

@@ -18,15 +18,13 @@ from gputile.core.devices.gpu_health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_ids import part_id
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.node_resources import node_config_of
 from gputile.node.agent.status.metrics import NodeMetrics
-from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.usage import GpuTimes
+from gputile.node.agent.status.usage import GpuTimes, Snapshots
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation

@@ -1,0 +1,206 @@
+"""Claims beside extended resources: how long they take to prepare, memory of the agent, pods per second, and packing.
+
+Agent and gateway are processes before a kubelet that starts no containers. The pods are bound by the real
+kube-scheduler, with gputile's entry and without one. Where ``GPUTILE_TRACE`` names a trace it is replayed on nodes of
+claims, whose GPUs kube-scheduler chooses.
+"""
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import msgspec
+import numpy as np
+from tests.e2e.extender import write_cluster
+from tests.e2e.test_claims import SETTINGS, create_nodes, create_pod, create_template
+from tests.fakes.agentcluster import NODE, simple_pod
+from tests.fakes.claims import allocated as allocated_claim
+from tests.fakes.claims import claiming_pod, share
+from tests.fakes.corebuilders import container
+from tests.integration.agent.process import PODS as PODS_PATH
+from tests.integration.agent.process import process_scene
+from tests.localcluster.commands import SchedulerOptions
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
+from tests.localcluster.processes import resident_mib
+
+from benchmarks.packing import TRACE
+from benchmarks.report import Result
+from benchmarks.throughput import CLUSTER, Rate, Variant, rate
+from gputile.api.config.v1alpha1 import Configuration, Trust
+from gputile.api.resource_claims import claim_path
+from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL
+from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.engine import LivePlacer, Placer, replay, spread_scores
+from gputile.tools.replay.study import POINTS, allocated
+from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
+
+NAME = "claims"
+GPUS, PODS = [81920] * 8, 200
+CONFIGURATION = Configuration(gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64)
+SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 2, 200
+BY_CLAIMS, ALONE, EXTENDED = "claims, gputile's entry", "claims, kube-scheduler alone", "extended resources, gputile"
+WORKLOADS, SEED = ("default", "gpushare60"), 42
+_DRIVER = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+
+def run() -> Iterator[Result]:
+    """Measure milliseconds, MiB, pods per second, and GPUs in per cent."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        without = asyncio.run(_allocate(Path(directory)))
+    yield from without
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield from asyncio.run(_prepare(Path(directory), without[-1].value))
+    for nodes in SIZES:
+        yield from _bound(nodes)
+    if trace := os.environ.get(TRACE):
+        for workload in WORKLOADS:
+            yield from _packed(Path(trace), workload)
+
+
+def _latencies(what: str, seconds: list[float], target: float | None = None) -> Iterator[Result]:
+    yield Result(NAME, f"{what}, p50", statistics.median(seconds) * 1000, "ms")
+    yield Result(NAME, f"{what}, p99", statistics.quantiles(seconds, n=100)[98] * 1000, "ms", target)
+
+
+async def _allocate(directory: Path) -> list[Result]:
+    """Measure what claims are compared with: the same pods by extended resources."""
+    async with process_scene(directory, {MODE_LABEL: "cgpu"}, GPUS, CONFIGURATION) as here:
+        await here.until_offered(GPU_MEMORY, 8 * 80)
+        for i in range(PODS):
+            here.cluster.create(simple_pod(f"p{i}", container(mem=1)))
+        await here.until_running(PODS)
+        seconds = here.kubelet.manager.seconds["Allocate"]
+        return [
+            *_latencies(f"Allocate, {PODS} pods", seconds, 50.0),
+            Result(NAME, f"memory, {PODS} pods", resident_mib(here.pids()), "MiB", 80.0),
+        ]
+
+
+async def _prepare(directory: Path, without_mib: float) -> list[Result]:
+    registry, labels = directory / "plugins_registry", {MODE_LABEL: "cgpu", CLAIMS_LABEL: "true"}
+    registry.mkdir()
+    options = (f"--cdi-dir={directory / 'cdi'}",)
+    async with process_scene(directory, labels, GPUS, CONFIGURATION, options=options) as here:
+        await here.until(lambda: any(registry.iterdir()), "the driver's socket")
+        for i in range(2 * PODS):
+            name = f"c{i}"
+            claim = allocated_claim(name, share(i % len(GPUS), "1Gi"), pods=(name,))
+            here.api.proxied[claim_path("default", name)] = (200, msgspec.json.encode(claim))
+            pod = claiming_pod(name, {"main": [name]})
+            pod.spec.node_name = NODE
+            here.cluster.pods[pod.key] = pod
+            here.api.put(PODS_PATH, msgspec.to_builtins(pod))
+        (socket,) = registry.iterdir()
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            one_by_one = [await _call(channel, i) for i in range(PODS)]
+            memory = resident_mib(here.pids())
+            for i in range(PODS):
+                await _call(channel, i, release=True)
+            together = await asyncio.gather(*(_call(channel, PODS + i) for i in range(PODS)))
+        return [
+            *_latencies(f"prepare, {PODS} claims one by one", one_by_one, 50.0),
+            *_latencies(f"prepare, {PODS} claims at once", together, 50.0),
+            Result(NAME, f"memory, {PODS} claims", memory, "MiB", without_mib + 3, memory / without_mib, "pods"),
+        ]
+
+
+async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False) -> float:
+    """Prepare a claim, or release it; return the seconds that it took."""
+    claims = [dra.Claim(namespace="default", name=f"c{number}", uid=f"uid-c{number}")]
+    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    ask = channel.unary_unary(f"{_DRIVER}/{'NodeUnprepareResources' if release else 'NodePrepareResources'}")
+    started = time.perf_counter()
+    if release:
+        await ask(dra.NodeUnprepareResourcesRequest(claims=claims).SerializeToString())
+        return time.perf_counter() - started
+    body = await ask(dra.NodePrepareResourcesRequest(claims=claims).SerializeToString())
+    took = time.perf_counter() - started
+    (answer,) = dra.NodePrepareResourcesResponse.FromString(body).claims.values()
+    assert not answer.error, answer.error
+    return took
+
+
+def _bound(nodes: int) -> Iterator[Result]:
+    """Measure pods per second on nodes of claims, with gputile's entry and without, and on nodes without claims."""
+    speeds: dict[str, list[float]] = {BY_CLAIMS: [], ALONE: [], EXTENDED: []}
+    description = CLUSTER.format(nodes=nodes)
+    with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
+        plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
+        create_nodes(plane, Path(directory), description)
+        extender, url = start_extender(plane, settings=SETTINGS)
+        options = SchedulerOptions(managed_resources=MANAGED, weight=WEIGHT, claims=True)
+        variants = {BY_CLAIMS: Variant(extender, url, options, _claiming), ALONE: Variant(create=_claiming)}
+        with extender:
+            for number in range(ROUNDS):
+                for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
+                    speeds[name].append(_rate(plane, variants[name], f"{number}-{i}").pods_per_second)
+    with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
+        plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), description)))
+        extender, url = start_extender(plane)
+        with extender:
+            for number in range(ROUNDS):
+                speeds[EXTENDED].append(_rate(plane, Variant(extender, url), f"{number}").pods_per_second)
+    medians = {name: statistics.median(found) for name, found in speeds.items()}
+    for name, against in ((ALONE, EXTENDED), (BY_CLAIMS, ALONE), (EXTENDED, "")):
+        ratio = medians[name] / medians[against] if against else None
+        yield Result(NAME, f"{nodes:,} nodes, {name}", medians[name], "pods/s", None, ratio, against)
+
+
+def _rate(plane: ControlPlane, variant: Variant, round_name: str) -> Rate:
+    return rate(plane, variant, round_name, BOUND_PODS)
+
+
+def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
+    """Create a pod with a claim, and before the first of each size its template."""
+    size = 1 + number % 4
+    if number < 4:
+        create_template(plane, namespace, f"share-{size}", memory=f"{size}Gi")
+    create_pod(plane, namespace, f"p{number}", f"share-{size}")
+
+
+@dataclass
+class KubeSchedulerAlone:
+    """Places as kube-scheduler does by itself: by free CPU and memory of the nodes, and on their first GPUs."""
+
+    cluster: ReplayCluster
+
+    def arrive(self, uid: str, index: int) -> None:
+        """Learn nothing."""
+
+    def place(self, uid: str, index: int) -> int | None:
+        """Book the pod on the best node; return its row."""
+        fitting = np.flatnonzero(self.cluster.fits(index, np.arange(len(self.cluster.gpus))))
+        if not len(fitting):
+            return None
+        scores = spread_scores(self.cluster, self.cluster.shapes[index])
+        row = int(fitting[scores[fitting].argmax()])
+        self.cluster.book(uid, index, row)
+        return row
+
+
+def _packed(trace: Path, name: str) -> Iterator[Result]:
+    """Replay a workload; report what was allocated at 100 %."""
+    nodes, workload = read_nodes(trace), read_workload(trace, name)
+    arrivals = read_arrivals(trace, nodes, workload, SEED)
+
+    def at_100(placer: Placer) -> float:
+        found = allocated(replay(placer, workload, arrivals), POINTS[1])
+        return found if found is not None else float("nan")
+
+    def cluster(*, claims: bool) -> ReplayCluster:
+        return ReplayCluster(nodes, workload.shapes, arrivals.rank, "packing", claims=claims)
+
+    own = at_100(LivePlacer(cluster(claims=False)))
+    yield Result(NAME, f"{name}: packing, its own choice of GPU", own, "%")
+    first = at_100(LivePlacer(cluster(claims=True)))
+    yield Result(NAME, f"{name}: packing, the first GPU that fits", first, "%", None, first / own, "its own choice")
+    alone = at_100(KubeSchedulerAlone(cluster(claims=True)))
+    yield Result(NAME, f"{name}: kube-scheduler alone", alone, "%", None, alone / own, "packing's own choice")
