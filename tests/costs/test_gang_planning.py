@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.core import Node, Pod, ResourceRequirements
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs import gang_searches
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
-from gputile.kube.objects import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once
@@ -52,10 +52,10 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
-def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: int, size: int) -> None:
-    """Labels that no rule looks at make no difference, and shapes take part in one sum."""
-    bench = Bench(*nodes(machines, 8))
+def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ() -> None:
+    """Labels that no rule looks at make no difference."""
+    size = 33
+    bench = Bench(*nodes(4, 8))
     for i in range(size):
         at_once(bench.view.pod_event(Applied(numbered("huge", i, size, born=OLD))))
     bench.gang("alone", 1)
@@ -63,22 +63,6 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     assert said(first) == {"huge": "GangTooLarge", "alone": "GangPlanned"}
     assert placed(first) == ["alone-0"], "no GPU is kept for a gang that can never start"
     assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
-
-
-@pytest.mark.parametrize(("machines", "size"), [(4, 33), (16, 129)])
-@pytest.mark.parametrize("differing", ["in the memory of GPUs that each takes", "in their CPU"])
-def test_nor_do_pods_of_which_each_asks_for_something_else(machines: int, size: int, differing: str) -> None:
-    """3 and 4 GiB, of GPUs of 4: the sum of memory alone is right. Kinds beyond the first 64 are summed up too."""
-    bench = Bench(*nodes(machines, 8))
-    for i in range(size):
-        asking = numbered("huge", i, size, born=OLD)
-        units, cpu = (3 + i % 2, 1) if differing != "in their CPU" else (4, 1 + i)
-        resources = ResourceRequirements(limits={GPU_MEMORY: units}, requests={"cpu": f"{cpu}m"})
-        asked = msgspec.structs.replace(asking.spec.containers[0], resources=resources)
-        spec = msgspec.structs.replace(asking.spec, containers=(asked,))
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
-    first = bench.round(7200)
-    assert said(first) == {"huge": "GangTooLarge"}
 
 
 def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
@@ -144,19 +128,6 @@ def test_finished_pods_of_gangs_cost_nothing() -> None:
     assert len(bench.view.members) == 0
 
 
-def test_pods_that_have_succeeded_count_while_others_of_their_gang_run() -> None:
-    """In whatever order a list has them."""
-    bench = Bench()
-    done = member("g", 0, 3, node="n", phase="Succeeded")
-    runs = member("g", 1, 3, node="n")
-    at_once(bench.view.pod_event(Replaced([done, runs, member("g", 2, 3)])))
-    at_once(bench.view.node_event(Applied(nodes(1, 4)[0])))
-    assert placed(bench.round()) == ["g-2"]
-    at_once(bench.view.pod_event(Deleted(runs)))
-    at_once(bench.view.pod_event(Deleted(member("g", 2, 3))))
-    assert len(bench.view.members) == 0
-
-
 def entries(root: object) -> int:
     """Return how many things the containers within hold, whatever class they are of."""
     count, seen, left = 0, set(), [root]
@@ -200,13 +171,3 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
         bench.round(turn)
         sizes.append(entries((bench.view, bench.planner)))
     assert max(sizes[20:]) <= max(sizes[:20]) * 1.02
-
-
-def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
-    """A replica that lost its Lease writes nothing of what it has planned."""
-    bench = Bench(*nodes(2, 8))
-    bench.gang("g", 12)
-    assert len(placed(bench.planner.plan(bench.view.snapshot()))) == 12
-    bench.planner.abandon()
-    assert not list(bench.view.ledger.bookings())
-    assert len(placed(bench.round())) == 12

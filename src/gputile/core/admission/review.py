@@ -30,7 +30,7 @@ from gputile.core.devices.node_type import NodeType
 from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_TIME: Final = GpuTime()
-MOST_ITEMS: Final = 16_384  # of an object as JSON: each item takes time, and other pods wait meanwhile
+MOST_ITEMS: Final = 40_960  # of an object as JSON: all annotations that Kubernetes takes, and who manages each
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
 
 _POD = msgspec.json.Decoder(Pod)

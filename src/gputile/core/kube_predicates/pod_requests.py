@@ -108,11 +108,6 @@ def _container_requests(container: Container, read: _Reader) -> Amounts:
     return read({**container.resources.limits, **container.resources.requests})
 
 
-def is_pod_level(name: str) -> bool:
-    """Return whether a resource can be asked for by the pod as a whole (KEP-2837)."""
-    return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
-
-
 def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amounts:
     """Return what the pod asks for as a whole, with the API server's defaults where a request is missing.
 
@@ -122,7 +117,11 @@ def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amoun
     default = {
         name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
     }
-    return {name: amount for name, amount in (default | requests).items() if is_pod_level(name)}
+    return {
+        name: amount
+        for name, amount in (default | requests).items()
+        if name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
+    }
 
 
 def node_allocatable(node: Node) -> Amounts:

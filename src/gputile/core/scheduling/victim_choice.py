@@ -1,10 +1,10 @@
 """Chooses the pods to evict for a pod of higher priority: greedily, and who need not leave stays.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
-no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing; then each
-of them stays after all that the others make needless, and is exchanged for a pod whose loss is smaller if that frees
-enough. This is done with pods up to the lowest priority that is enough, so that the most important victim is the least
-important possible (``Loss`` has the rest of the order).
+no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing, the
+cheapest first; then each of them stays after all that the others make needless. This is done with pods up to the lowest
+priority that is enough, so that the most important victim is the least important possible (``Loss`` has the rest of the
+order).
 
 A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: so many of them,
 whichever they are, may leave alone. No PodDisruptionBudget is violated.
@@ -396,35 +396,6 @@ def _first_enough(
                 missing = with_it
                 gone.remove(group)
                 taken.remove(group)
-        _exchange(
-            missing, taken, sorted(set(groups) - set(taken), key=lambda each: (each.loss[1:], each.uids)), freed, gone
-        )
     for group in taken:
         gone.remove(group)
     return taken if missing.nothing else None
-
-
-def _exchange(
-    missing: GpuAmounts,
-    taken: list[VictimGroup],
-    staying: list[VictimGroup],
-    freed: Mapping[VictimGroup, GpuAmounts],
-    gone: _Departures,
-) -> None:
-    """Have groups leave instead of dearer ones, where that frees enough; ``staying`` are the cheapest first."""
-    for group in sorted(taken, key=lambda each: each.loss[1:], reverse=True):
-        gone.remove(group)
-        with_it = missing.plus(freed[group])
-        instead = next(
-            (
-                other
-                for other in staying
-                if other.loss[1:] < group.loss[1:] and with_it.without(freed[other]).nothing and gone.lets(other)
-            ),
-            group,
-        )
-        gone.add(instead)
-        if instead is not group:
-            missing = with_it.without(freed[instead])
-            taken[taken.index(group)] = instead
-            staying.remove(instead)

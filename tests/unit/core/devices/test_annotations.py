@@ -30,7 +30,7 @@ from gputile.core.devices.inventory import (
     resources_for_mode,
 )
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from gputile.core.devices.versioned_codec import MOST_CHARACTERS, VersionedCodec
+from gputile.core.devices.versioned_codec import MOST_CHARACTERS
 from tests.fakes import gpushare_client
 from tests.fakes.corebuilders import container, pod, request_of
 
@@ -139,7 +139,8 @@ def test_an_inventory_that_contradicts_itself_says_how(text: str, says: str) -> 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"version": 9}, "version 9 is not known"),
+        ({"version": 9}, "version 9 is not known; this gputile reads version 1"),
+        ({"mode": "a" * MOST_CHARACTERS}, f"more than {MOST_CHARACTERS}"),
         ({"cards": []}, "cards"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": 1}] * 2}, "a GPU is listed twice"),
         ({"cards": [{"uuid": u, "index": 0, "mib": 1} for u in "ab"]}, "a GPU is listed twice"),
@@ -237,57 +238,6 @@ def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
         '{"index":1,"uuid":"GPU-b","mib":15109,"numa":1,"healthy":false}],"mode":"cgpu","unit_mib":128,"replicas":2,'
         '"bandwidth":[[0.0,32.0],[32.0,0.0]]}'
     )
-
-
-class Said(msgspec.Struct, rename="camel", omit_defaults=True):
-    first_word: str = ""
-    content: msgspec.Raw = msgspec.Raw()
-
-
-class SaidError(ValueError):
-    """The text is none."""
-
-
-def trusted(said: Said) -> Said:
-    if said.first_word == "no":
-        raise ValueError("it contradicts itself")
-    return said
-
-
-CODEC = VersionedCodec(Said, 3, SaidError, trusted)
-LONG = f'{{"version":3,"firstWord":"{"a" * MOST_CHARACTERS}"}}'
-
-
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        (Said(), '{"version":3}'),
-        (Said("yes"), '{"version":3,"firstWord":"yes"}'),
-        (Said("yes", msgspec.Raw(b'{"a":[1]}')), '{"version":3,"firstWord":"yes","content":{"a":[1]}}'),
-    ],
-)
-def test_a_text_begins_with_its_version(said: Said, text: str) -> None:
-    assert CODEC.encode(said) == text
-    assert CODEC.decode(text) == said
-    assert CODEC.decode(text.encode()) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ('{"version":4}', "version 4 is not known; this gputile reads version 3"),
-        ('{"version":3,"firstWord":"no"}', "it contradicts itself"),
-        (LONG, f"it has {len(LONG)} characters, more than {MOST_CHARACTERS}"),
-    ],
-)
-def test_a_text_that_is_refused_names_the_rule(text: str, rule: str) -> None:
-    with pytest.raises(SaidError) as refused:
-        CODEC.decode(text)
-    assert str(refused.value) == rule
-
-
-def test_a_file_may_be_longer_than_an_annotation() -> None:
-    assert VersionedCodec(Said, 3, SaidError, trusted, most=None).decode(LONG).first_word == "a" * MOST_CHARACTERS
 
 
 GPUS = [

@@ -65,42 +65,6 @@ def answers(
     return found
 
 
-@pytest.mark.parametrize(
-    ("new", "running", "expected"),
-    [
-        # Each of a pod's anti-affinity terms keeps it off a node, whichever comes first.
-        (pod_of("p", {}, [term("zone", app("a")), term("host", app("b"))]), {"a": "n0"}, [0, 0, 1, 1]),
-        (pod_of("p", {}, [term("zone", app("a")), term("host", app("b"))]), {"b": "n0"}, [0, 1, 1, 1]),
-        (pod_of("p", {}, [term("zone", app("a")), term("zone", app("b"))]), {"a": "n0", "b": "n2"}, [0, 0, 0, 1]),
-        (pod_of("p", {}, [term("host", app("a")), term("zone", app("b"))]), {"a": "n0", "b": "n2"}, [0, 1, 0, 1]),
-        # A node without the label has nobody beside it.
-        (pod_of("p", {}, [term("zone", app("a"))]), {"a": "n3"}, [1, 1, 1, 1]),
-        # A pod beside which it goes is one that all its affinity terms speak of.
-        (pod_of("p", {}, (), [term("zone", app("a")), term("host", app("a"))]), {"a": "n0"}, [1, 0, 0, 0]),
-        (pod_of("p", {}, (), [term("zone", app("a")), term("zone", app("b"))]), {"a": "n0", "b": "n1"}, [0, 0, 0, 0]),
-        (pod_of("p", {"app": "a"}, (), [term("zone", app("a"))]), {}, [1, 1, 1, 0]),
-        (pod_of("p", {"app": "a"}, [term("host", app("a"))], [term("zone", app("a"))]), {"a": "n0"}, [0, 1, 0, 0]),
-    ],
-)
-def test_several_terms(new: Json, running: dict[str, str], expected: list[int]) -> None:
-    """On nodes n0 and n1 of one zone, n2 of another, and n3 of none."""
-    nodes = nodes_of("z1", "z1", "z2", "")
-    placed = [(pod_of(name, {"app": name}), node) for name, node in running.items()]
-    assert [int(reason is None) for reason in answers(new, nodes, placed).values()] == expected
-    # What keeps a new pod off one that runs keeps that one off the new pod, if it comes later.
-    if not new["spec"]["affinity"]["podAffinity"][REQUIRED]:
-        for name, _ in placed and [placed[0]]:
-            closed = answers(name, nodes, [(new, "n0")])
-            terms = new["spec"]["affinity"]["podAntiAffinity"][REQUIRED]
-            keys = {each["topologyKey"] for each in terms if each["labelSelector"] == app(name["metadata"]["name"])}
-            assert closed == {
-                node["metadata"]["name"]: EXISTING_ANTI_AFFINITY
-                if any(node["metadata"]["labels"].get(k) == nodes[0]["metadata"]["labels"][k] for k in keys)
-                else None
-                for node in nodes
-            }
-
-
 def test_the_reasons_come_in_the_order_of_the_plugin() -> None:
     nodes = nodes_of("z1")
     hostile = pod_of("r", {"app": "a"}, [term("host", app("p"))])

@@ -3,9 +3,6 @@
 What is known of a pod is what its annotation claims and what its specification asks for. The worst of both counts.
 """
 
-import json
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -17,8 +14,6 @@ from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocat
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.events import Assumed, NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 from tests.stateful.ledgercheck import image
@@ -69,13 +64,6 @@ def bound(asks: dict[str, int], text: str) -> Pod:
     return pod("liar", node="n", annotations={ALLOCATION_ANNOTATION: text}, asks=asks)
 
 
-def state_of(ledger: Ledger) -> NodeState:
-    row = ledger.row_of["n"]
-    node_info = ledger.node_info(row)
-    assert node_info is not None
-    return node_state(ledger, row, node_info)
-
-
 def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
     """Place pods on the node until nothing fits, and return what others got of each GPU: MiB, and whether whole."""
     engine = PlacementEngine(ledger)
@@ -117,35 +105,6 @@ def test_nobody_gets_what_a_pod_claims_or_may_be_on(claim: Allocation, asks: dic
         others = got.get(uuid, [])
         assert sum(mib for mib, _ in others) <= max(0, SIZE - held), f"{uuid} is given away twice"
         assert not any(whole for _, whole in others), f"{uuid} is given away whole"
-
-
-@pytest.mark.parametrize(
-    ("changes", "asks"),
-    [
-        ({"cards": []}, {"mem": 1}),
-        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024}] * 2}, {"mem": 1}),
-        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": -1024}]}, {"mem": 1}),
-        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024, "percent": 101}]}, {"mem": 1}),
-        ({"unit_mib": 0}, {"mem": 1}),
-        ({"containers": {"main": [{"uuid": "GPU-n-1", "index": 1, "mib": 1024}]}}, {"mem": 1}),
-        ({"containers": {"main": [{"uuid": "GPU-n-0", "index": 0, "mib": 2048}]}}, {"mem": 1}),
-        ({}, {"mem": 4, "count": 2}),
-        ({"whole": True}, {"nvidia.com/gpu": 2}),
-    ],
-)
-def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
-    changes: dict[str, Any], asks: dict[str, int]
-) -> None:
-    """Nobody knows which GPUs the pod is on until the node's agent has reported them."""
-    good = {"version": 1, "cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024}], "containers": {}, "unit_mib": 1024}
-    ledger = ledger_of_two("cgpu")
-    ledger.apply(PodApplied(bound(asks, json.dumps(good | changes))))
-    booking = ledger.booking("liar")
-    assert booking is not None
-    assert booking.allocation is None
-    assert ALLOCATION_ANNOTATION in booking.problem
-    assert state_of(ledger).serving_mode is ServingMode.BLOCKED
-    assert not fill(ledger)
 
 
 @given(
@@ -218,23 +177,3 @@ def test_nothing_is_given_away_while_a_pod_of_the_lost_machine_is_there(way: str
         ledger.apply(PodDeleted(f"p{number}"))
     assert image(ledger) == image(ledger_of(machine("new")))
     assert fitting(ledger) == GPU_COUNT * UNITS, "nothing of the lost machine counts"
-
-
-@given(WAYS)
-def test_a_pod_that_its_agent_has_put_on_a_new_gpu_counts_there(way: str) -> None:
-    """The agent corrects the annotation of a pod that its kubelet admitted with new devices."""
-    ledger = ledger_of(machine("old"))
-    ledger.apply(bound_before("p", "old", 0, 3))
-    replace(ledger, way)
-    ledger.apply(bound_before("p", "new", 1, 3))
-    assert ledger.unplaced("n") == []
-    assert fitting(ledger) == GPU_COUNT * UNITS - 3
-
-
-@given(WAYS)
-def test_the_same_gpus_in_another_machine_are_what_they_were(way: str) -> None:
-    """As where the GPUs were put into another machine: who held them holds them."""
-    ledger = ledger_of(machine("new"))
-    ledger.apply(bound_before("p", "new", 0, 3))
-    replace(ledger, way)
-    assert fitting(ledger) == GPU_COUNT * UNITS - 3
