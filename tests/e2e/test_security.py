@@ -317,7 +317,7 @@ def pods_of_others(s: Scene) -> str:
 @attack
 def huge_pods(s: Scene) -> str:
     """Pods of a megabyte with thousands of mistakes, many at a time, while another team works."""
-    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 140} for i in range(4_000)]
+    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 280} for i in range(2_000)]
     body = pod("huge", {MEM: 1}, container={"env": variables})
     assert 500_000 < len(json.dumps(body)) < 3_000_000
 
@@ -335,8 +335,8 @@ def huge_pods(s: Scene) -> str:
 
 @attack
 def long_lists(s: Scene) -> str:
-    """Ordinary writes of pods that have 12,000 annotations, which rules in CEL would read one by one, and again."""
-    many = {f"a{i}": "" for i in range(12_000)}
+    """Ordinary writes of pods that have 4,000 annotations, which rules in CEL would read one by one, and again."""
+    many = {f"a{i}": "" for i in range(4_000)}
     for number in range(6):
         assert s.create(pod(f"long-{number}", meta={"annotations": many})) == ""
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
+from gputile.api.reasons import ConditionType
+from gputile.api.resource_claims import RESOURCE_SLICES_PATH
+from gputile.api.well_known import CLAIMS_LABEL, DRIVER, GPU_MEMORY, MODE_LABEL
 from gputile.node.agent.arbiter_process import LOCK
-from tests.fakes.agentcluster import simple_pod
+from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, shared
@@ -97,3 +99,20 @@ async def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path, killed: bo
             here.process.terminate()
             assert await here.process.wait() == 0
         await here.until(lambda: not command(arbiter))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B8")
+async def test_an_api_server_that_knows_no_claims_has_the_label_refused(short: Path) -> None:
+    """As before Kubernetes 1.34; the node serves pods again once the label is removed."""
+    (short / "plugins_registry").mkdir()
+    options = (f"--cdi-dir={short / 'cdi'}",)
+    async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, options=options) as here:
+        await here.until_offered(GPU_MEMORY, 640)
+        for path in (RESOURCE_SLICES_PATH, f"{RESOURCE_SLICES_PATH}/{NODE}-{DRIVER}"):
+            here.api.refused[path] = (404, "NotFound")
+        here.cluster.relabel({MODE_LABEL: "cgpu", CLAIMS_LABEL: "true"})
+        await here.until(lambda: here.cluster.condition(ConditionType.CLAIMS_REFUSED).status == "True")
+        assert "1.34" in here.cluster.condition(ConditionType.CLAIMS_REFUSED).message
+        here.cluster.relabel({MODE_LABEL: "cgpu"})
+        await here.until_offered(GPU_MEMORY, 640)

@@ -224,6 +224,9 @@ class ClaimsDriver:
         except (NotYet, KubeError, OSError) as error:
             log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
+        finally:
+            if not self._turn.locked():  # else one that waits for its turn wakes the loop for all
+                self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
                 dra.Device(
@@ -269,7 +272,6 @@ class ClaimsDriver:
             if before is None:
                 self._drop(claim.uid)
             raise
-        self._compare.wish()
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
@@ -297,7 +299,8 @@ class ClaimsDriver:
         if claim.directory not in state.started or store.limits(claim.directory) != limits:
             start = Start(claim.directory, limits, mounts)
             self._preparation.prepare(answer, start.record)
-            self._compare.wish()  # a daemon for several GPUs starts when they are held
+            if claim.mode == Mode.MPS.value:
+                self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(start, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
