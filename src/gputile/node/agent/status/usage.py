@@ -72,6 +72,8 @@ def bookings_of(state: AllocationState) -> GpuHoldings:
 
 def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = "") -> Iterator[MigDevice]:
     """Yield the MIG instances that a pod has, as far as they are there; with ``container`` that one's alone."""
+    if isinstance(devices, PreparedClaim):
+        return (each for each in node_config.instances if each.uuid in devices.gpus)
     ids = {
         (each.resource, device_id)
         for each in devices.devices
@@ -177,10 +179,11 @@ def _parts(
 ) -> Iterator[GpuPart]:
     for share in state.shares(devices, container):
         gpu = state.node_config.gpu(share.uuid)
+        if gpu is None:  # an instance, or not there any more
+            continue
         part = guaranteed.get(share.uuid)
-        total = (gpu.mib if gpu is not None else share.mib) * MIB
         time_share = part / SHARE_WHOLE if part is not None else None
-        yield GpuPart(share.index, (share.uuid,), share.mib * MIB, total, time_share)
+        yield GpuPart(share.index, (share.uuid,), share.mib * MIB, gpu.mib * MIB, time_share)
     split: dict[int, list[MigDevice]] = {}
     for instance in instances_of(state.node_config, devices, container):
         split.setdefault(instance.index, []).append(instance)
