@@ -51,7 +51,7 @@ from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import tell_node, wanted_status
-from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
+from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeShares
@@ -465,11 +465,10 @@ class ModelAgent:
         files = ContainerPreparation(store, paths, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
-        writer = CorrectionWriter(cluster, self.metrics, self.state)
         self.handler = AllocationHandler(
             self.state, self.lookup, files, self.advertiser, self.wakeups.compare, self.metrics
         )
-        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.advertiser, arbiter)
+        self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
 

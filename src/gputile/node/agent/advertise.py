@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,11 +92,11 @@ class Advertiser:
         wakeups: Wakeups,
     ) -> None:
         self.closed_for = CLOSED_FOR_S
-        self._state = state
+        self.state = state
         self._surroundings = surroundings
-        self._kubelet = kubelet
-        self._records = records
-        self._cluster = cluster
+        self.kubelet = kubelet
+        self.records = records
+        self.cluster = cluster
         self._wakeups = wakeups
 
     async def renew(self, listing: Listing | None = None) -> None:
@@ -110,7 +110,7 @@ class Advertiser:
             KubeError: the API server does not say which pods are bound here.
         """
         keep_unit = False
-        if self._state.configuration.unit_mib > self._state.advertised.decided.effective_mode.unit_mib:
+        if self.state.configuration.unit_mib > self.state.advertised.decided.effective_mode.unit_mib:
             try:
                 await self._hear_of_bound_pods()
             except KubeError as error:
@@ -128,13 +128,13 @@ class Advertiser:
         away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
         """
         around, seen = self._surroundings, self._surroundings.machine()
-        put_in_force(self._state, seen, free=free, keep_unit=keep_unit)
-        state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
+        put_in_force(self.state, seen, free=free, keep_unit=keep_unit)
+        state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
         told.other_plugin = _find_other_plugin(state, around.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
         problem = around.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        around.mps.want(_daemons(state, config))
+        around.mps.want(_daemons(state, config, around.mps.without_daemon))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
@@ -148,22 +148,22 @@ class Advertiser:
             self.advertise()
         if told.unsaved:
             try:
-                self._records.save(state)
+                self.records.save(state)
             except OSError as error:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
         """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
-        unit = self._state.node_config.effective_mode.unit_mib
-        if self._state.advertised.expected or any(held.unit_mib != unit for held in self._state.device_table):
+        unit = self.state.node_config.effective_mode.unit_mib
+        if self.state.advertised.expected or any(held.unit_mib != unit for held in self.state.device_table):
             self.advertise()
 
     def advertise(self) -> None:
-        told = self._state.advertised
-        told.expected = _expected(self._state)
-        self._kubelet.advertise(
+        told = self.state.advertised
+        told.expected = _expected(self.state)
+        self.kubelet.advertise(
             {
-                each: devices(self._state.node_config, self._state.device_table, told.expected, each)
+                each: devices(self.state.node_config, self.state.device_table, told.expected, each)
                 for each in told.resources
             }
         )
@@ -171,7 +171,7 @@ class Advertiser:
     async def _emptied(self, listing: Listing | None) -> bool:
         """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
         loop = asyncio.get_running_loop()
-        left = empty_in(self._state, loop.time(), self.closed_for)
+        left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
             return False
         if left > 0:
@@ -180,7 +180,7 @@ class Advertiser:
         if listing is None:
             return False
         await self._hear_of_bound_pods()
-        return not has_unknown_holders(self._state, listing)
+        return not has_unknown_holders(self.state, listing)
 
     async def _hear_of_bound_pods(self) -> None:
         """Take in what was bound so far: the watch may lag behind.
@@ -188,8 +188,8 @@ class Advertiser:
         Raises:
             KubeError: the API server does not say it.
         """
-        for pod in await self._cluster.bound_pods():
-            answered_pod(self._state.pods, pod, self._state.configuration)
+        for pod in await self.cluster.bound_pods():
+            answered_pod(self.state.pods, pod, self.state.configuration)
 
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
@@ -248,11 +248,13 @@ def put_in_force(state: AllocationState, seen: Observation, *, free: bool = Fals
         told.effective_mode = told.decided.effective_mode
 
 
-def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
-    """Return the sets of GPUs that need an MPS control daemon: each healthy GPU, and those that one pod is on."""
+def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
+    """Return the sets of GPUs that need an MPS control daemon: each GPU that is healthy or only ``without`` one, and
+    those that one pod is on.
+    """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
-    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
+    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy or gpu.uuid in without}
     together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
     return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 

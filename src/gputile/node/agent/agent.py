@@ -28,7 +28,7 @@ from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import tell_node, wanted_status
-from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
+from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.usage import ContainerUse, Snapshots, UsageHour
@@ -96,8 +96,7 @@ class Agent:
         self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
-        writer = CorrectionWriter(cluster, self.metrics, state)
-        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, advertiser, self.arbiter)
+        self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
         self.snapshots = Snapshots(state)
         self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
         use = ContainerUse(store.usage)

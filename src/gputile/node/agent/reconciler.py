@@ -14,15 +14,11 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
-from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import answered_pod
-from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.status.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -31,68 +27,19 @@ LASTS_S = 5.0  # report only differences that persist this long: list and pods a
 AT_ONCE = 4
 
 
-class CorrectionWriter:
-    """Writes corrections to the API server, a few at a time."""
-
-    def __init__(self, cluster: NodeApi, metrics: AgentMetrics, allocation_state: AllocationState) -> None:
-        self._cluster = cluster
-        self._metrics = metrics
-        self._allocation_state = allocation_state
-        self._free = asyncio.Semaphore(AT_ONCE)
-
-    async def carry_out(self, found: Iterable[Correction]) -> bool:
-        """Carry out all corrections; return whether one failed for now, as its pod has changed."""
-        again = any(await asyncio.gather(*(self._one(correction) for correction in found)))
-        self._metrics.pods_with_devices.set(len(self._allocation_state.device_table))
-        return again
-
-    async def _one(self, correction: Correction) -> bool:
-        pod, state = correction.pod, self._allocation_state
-        if correction.annotations:
-            try:
-                async with self._free:
-                    changed = await self._cluster.annotate(pod.pod, correction.annotations)
-            except KubeError as error:
-                log.info("pod %s is not annotated: %s", pod.key, error)
-                return isinstance(error, Conflict)
-            answered_pod(state.pods, changed, state.configuration)
-        if correction.reason is None:
-            return False
-        meta = pod.pod.metadata
-        kind: Literal["Normal", "Warning"] = "Warning"
-        if correction.reason is EventReason.ALLOCATION_RECORDED:
-            self._metrics.placed.inc()
-            kind = "Normal"
-        elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
-            self._metrics.corrections.inc()
-            log.warning("pod %s: %s", pod.key, correction.message)
-        about = ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
-        self._cluster.record(about, correction.reason, correction.message, kind)
-        return False
-
-
 LIST_WITHIN_S = 2.0
 
 
 class Reconciler:
     """Compares, and puts right what differs."""
 
-    def __init__(
-        self,
-        state: AllocationState,
-        kubelet: KubeletLink,
-        records: Records,
-        writer: CorrectionWriter,
-        advertiser: Advertiser,
-        arbiter: ArbiterProcess,
-    ) -> None:
-        self._state = state
-        self._kubelet = kubelet
-        self._records = records
-        self._store = records.store
-        self._writer = writer
+    def __init__(self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess) -> None:
+        self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
+        self._store, self._cluster = advertiser.records.store, advertiser.cluster
         self._advertiser = advertiser
+        self._metrics = metrics
         self._arbiter = arbiter
+        self._writes = asyncio.Semaphore(AT_ONCE)
         self._since: dict[tuple[str, str], float] = {}  # when a complaint first came up, by UID and message
 
     async def round(self) -> bool:
@@ -115,7 +62,9 @@ class Reconciler:
         if listing is None:
             return False
         found = [*differences(state, listing, time.time_ns()), *claim_corrections(state)]
-        conflict = await self._writer.carry_out(self._lasting(found, time.monotonic()))
+        lasting = self._lasting(found, time.monotonic())
+        conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
+        self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())
         self._arbiter.refresh()
         advertiser.advertise()
@@ -142,3 +91,28 @@ class Reconciler:
                     continue
             lasting.append(each)
         return lasting
+
+    async def _carry_out(self, correction: Correction) -> bool:
+        """Write a correction to the API server; return whether that failed for now, as the pod has changed."""
+        pod, state = correction.pod, self._state
+        if correction.annotations:
+            try:
+                async with self._writes:
+                    changed = await self._cluster.annotate(pod.pod, correction.annotations)
+            except KubeError as error:
+                log.info("pod %s is not annotated: %s", pod.key, error)
+                return isinstance(error, Conflict)
+            answered_pod(state.pods, changed, state.configuration)
+        if correction.reason is None:
+            return False
+        meta = pod.pod.metadata
+        kind: Literal["Normal", "Warning"] = "Warning"
+        if correction.reason is EventReason.ALLOCATION_RECORDED:
+            self._metrics.placed.inc()
+            kind = "Normal"
+        elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
+            self._metrics.corrections.inc()
+            log.warning("pod %s: %s", pod.key, correction.message)
+        about = ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        self._cluster.record(about, correction.reason, correction.message, kind)
+        return False

@@ -49,6 +49,7 @@ class Recorder:
         self.full = False
         self.sockets: tuple[str, ...] = ()
         self.mps = self.cdi = self
+        self.without_daemon: dict[str, str] = {}
         self.advertiser = Advertiser(state, self, self, self, self, self)  # type: ignore[arg-type]
 
     def machine(self) -> Observation:
