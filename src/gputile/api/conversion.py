@@ -18,8 +18,6 @@ MOST_FOUND: Final = 20
 _PART: Final = 1 << 16
 _MOST_COMPARED: Final = 16_384  # items of JSON
 # What msgspec says, and what people say.
-_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")  # of a character outside the BMP
-_BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _MISSING: Final = re.compile("Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _KINDS: Final = {
@@ -91,24 +89,9 @@ def mistakes_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: An
     except UnicodeError:
         return [FieldMistake("", "it is not UTF-8 text")]
     except msgspec.MsgspecError as malformed:
-        return [FieldMistake("", _malformed(str(malformed), raw))]
+        why = str(malformed).removeprefix("JSON is malformed: ")
+        return [FieldMistake("", f"it is not JSON: {why}" if raw.strip() else "it is empty, and no JSON")]
     return _mistakes(error, value, kind)
-
-
-def _malformed(said: str, raw: bytes) -> str:
-    """Return why ``raw`` is not JSON; msgspec said it in its words, with the place."""
-    if not raw.strip():
-        return "it is empty, and no JSON"
-    if "surrogate" in said or ("truncated" in said and _HALF.search(raw)):
-        return r"it is not JSON: an escape such as \ud800 without its other half is not text"
-    if "truncated" in said:
-        return "it is not JSON: it ends in the middle"
-    place = _BYTE.search(said)
-    if place is None:
-        return "it is not JSON"
-    at = int(place[1])
-    character = raw[at : at + 1].decode("ascii", errors="replace")
-    return f"it is not JSON: {character!r} cannot stand at byte {at}" if character else "it is not JSON"
 
 
 def _mistakes(error: Exception, value: Any, kind: Any) -> list[FieldMistake]:

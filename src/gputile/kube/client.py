@@ -59,7 +59,7 @@ _TLS_REASONS: Final[Mapping[str, str]] = {
 class Attempts:
     """A GET is sent at most ``number`` times, with ``backoff`` between, or as long as the API server asks for.
 
-    All attempts together take at most ``seconds``.
+    All attempts together take at most ``seconds``; where it asks for a longer pause, that is the end.
     """
 
     number: int = 4
@@ -137,9 +137,12 @@ class Connection:
                         return await self._send(request)
                     except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
                         failure, failures = error, failures + 1
+                    pause = max(attempts.backoff.delay(failures - 1), failure.retry_after)
+                    if attempts.seconds is not None and pause >= attempts.seconds:
+                        break
                     if failures < attempts.number:
                         log.info("trying again: %s", failure)
-                        await attempts.clock.sleep(max(attempts.backoff.delay(failures - 1), failure.retry_after))
+                        await attempts.clock.sleep(pause)
         raise failure
 
     async def post(self, path: str, body: bytes, *, within: float | None = None) -> bytes:

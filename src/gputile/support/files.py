@@ -4,16 +4,9 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from gputile.api.quantity import MIB
-
-_KINDS: Final = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 class UnusableFileError(OSError):
@@ -60,8 +53,7 @@ def read_whole(path: Path, most: int) -> bytes:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-            raise UnusableFileError(f"{path} is {kind}, and no file")
+            raise UnusableFileError(f"{path} is no regular file")
         with open(descriptor, "rb", closefd=False) as file:
             content = b"" if found.st_size > most else _read(file, most + 1)
         if found.st_size > most or len(content) > most:

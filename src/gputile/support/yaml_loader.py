@@ -19,7 +19,6 @@ DEEPEST = 100
 MOST_VALUES = 5_000_000
 _SHALLOW: Final = 10_000  # characters, which cannot nest so deeply that a stack overflows
 _TOO_DEEP: Final = f"it is nested deeper than {DEEPEST} levels"
-_MARK: Final = "\ufeff"
 _OBJECT: Final = re.compile(r"\s*(?={)")
 _DOCUMENT: Final = re.compile(r"^(?=---)", re.MULTILINE)
 
@@ -65,11 +64,7 @@ def load_documents(text: str) -> Iterator[Any]:
     Raises:
         DocumentError: the text cannot be read, or is larger or deeper than a manifest may be.
     """
-    text = text.removeprefix(_MARK)
-    if _MARK in text:
-        raise DocumentError(
-            f"line {_line(text, text.index(_MARK))}: a byte order mark can stand only where a file begins"
-        )
+    text = text.removeprefix("\ufeff")
     end = 0
     for value, behind in _json_objects(text):
         yield value

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.support.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
 
@@ -90,11 +90,6 @@ async def test_whatever_the_file_says_it_is_followed_on(
     task.cancel()
     assert taken[0].unit_mib == 256
     assert caplog.text.count("is not taken in") == 1
-
-
-def test_a_file_that_is_missing_is_an_error_of_the_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="No such file"):
-        read(tmp_path / "none.yaml")
 
 
 @pytest.mark.anyio

@@ -105,7 +105,6 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1
         ("a: " + "9" * 5000, "digits"),
         ("a: 1\n---\nb: 2\n...\nc: 3\n", "line 5, column 1: kubectl leaves out this document"),
         ('{"a": 1}\nb: 2\n', "line 1: what follows a JSON object is no other"),
-        ("a: 1\n\ufeffb: 2\n", "line 2: a byte order mark"),
     ],
 )
 def test_refused(text: str, message: str) -> None:

@@ -85,10 +85,6 @@ def test_a_live_cluster(server: FakeApiServer, kubeconfig: str, tmp_path: Path) 
     answer("simulate", printed("simulate", "--from-cluster", *live, "-f", str(tmp_path / "p.yaml"), "-o", "json"))
 
 
-def test_version() -> None:
-    answer("version", printed("version", "-o", "json"))
-
-
 @pytest.mark.parametrize(("name", "words"), [("replay", []), ("replay-departures", ["--scenario", "departures"])])
 def test_replay(name: str, words: list[str], tmp_path: Path) -> None:
     trace = write_trace(tmp_path)

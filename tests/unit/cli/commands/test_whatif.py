@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.tools.simulator.generated import make_gpu_uuid
@@ -96,25 +96,6 @@ def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str]
         answer = simulated(files, *options, *leaving, code=3)
         assert {d["pod"]: d["node"] for d in answer["decisions"]} == {"runs": "b", "late": None}
         assert [node["name"] for node in answer["nodes"]] == ["b"]
-
-
-@pytest.mark.requirement("U5")
-@pytest.mark.parametrize(("unit", "mib"), [("1GiB", 10240), ("128MiB", 1280)])
-def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
-    files: dict[str, str], tmp_path: Path, unit: str, mib: int
-) -> None:
-    """Their controllers make them anew, and admission stamps them anew; what was kept for them is gone."""
-    share = GpuShare(make_gpu_uuid("a", 0), 0, 5120)
-    manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
-    manifest["metadata"]["annotations"] = {
-        ALLOCATION_ANNOTATION: encode_allocation(Allocation((share,), {"c": (share,)}, 512, mode="share")),
-        MEMORY_UNIT_ANNOTATION: "512",
-        RESERVATION_ANNOTATION: "of an earlier gang",
-    }
-    (tmp_path / "runs").write_text(yaml.safe_dump(manifest), encoding="utf-8")
-    answer = simulated(files, "-f", str(tmp_path / "runs"), "--without-node", "a", "--unit", unit)
-    (decision,) = answer["decisions"]
-    assert (decision["node"], decision["gpus"][0]["mib"]) == ("b", mib)
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,3 @@ def test_yaml_is_what_json_is(few: list[str]) -> None:
     assert json.loads(found[0]) == yaml.safe_load(found[1])
     assert set(json.loads(found[0])) == {"decisions", "nodes", "compared"}
     assert json.loads(found[0])["compared"]["placement"] == "spread"
-
-
-def test_the_documents_tables_compare_nothing(few: list[str]) -> None:
-    result = run.invoke(app, [*few, "-o", "inspect", "--compare", "packing"])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "give another --output" in result.stderr

@@ -287,30 +287,6 @@ def test_pods_that_could_not_be_created_once_and_are_there_now_are_no_failure() 
     assert the_only(assess([upgraded], [SLOW, since], [FORBIDDEN], [], 1024))[0] is RolloutState.DEPLOYING
 
 
-@pytest.mark.parametrize(
-    ("failed", "reason", "remedy"),
-    [
-        (
-            condition("ReplicaFailure", "True", "FailedCreate", 'violates PodSecurity "restricted"'),
-            'FailedCreate: violates PodSecurity "restricted"',
-            "enforce=privileged",
-        ),
-        (
-            condition("Progressing", "False", "ProgressDeadlineExceeded", "has timed out"),
-            "ProgressDeadlineExceeded: has timed out; pod p: Unschedulable: 0/3 nodes are available",
-            "make room for the pod",
-        ),
-    ],
-    ids=["creation", "deadline"],
-)
-def test_a_starting_pod_hides_no_failure_of_its_deployment(failed: dict[str, str], reason: str, remedy: str) -> None:
-    """Why a Deployment makes no progress, its pods know best."""
-    waiting = pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])
-    (component,) = assess([deployment(availableReplicas=0, conditions=[failed])], [waiting], [], [], 1024).components
-    assert (component.state, component.reason) == (RolloutState.FAILED, reason)
-    assert remedy in component.remedy
-
-
 def node(name: str, inventory: Inventory | None = None, *conditions: dict[str, str]) -> Node:
     annotations = {"gputile.io/inventory": encode_inventory(inventory)} if inventory else {}
     body = {"metadata": {"name": name, "annotations": annotations}, "status": {"conditions": list(conditions)}}

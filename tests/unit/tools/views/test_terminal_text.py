@@ -34,18 +34,7 @@ def test_lines_are_no_wider_and_lose_nothing(text: str, width: int) -> None:
     assert wrapped(text, columns_of(text)) == [text]
 
 
-def test_words_stay_whole_where_they_can() -> None:
-    assert wrapped("one two three", 7) == ["one two", "three"]
-    assert wrapped("a extraordinarily b", 6) == ["a", "extrao", "rdinar", "ily b"]
-
-
 ROWS = [("POD", "NODE", "REASON"), ("web", "n-1", "it fits"), ("db", "-", "each GPU of the node has too little free")]
-
-
-def test_without_a_width_each_row_is_a_line() -> None:
-    assert table(ROWS) == (
-        "POD  NODE  REASON\nweb  n-1   it fits\ndb   -     each GPU of the node has too little free\n"
-    )
 
 
 def test_long_cells_go_on_below_themselves() -> None:

@@ -71,11 +71,3 @@ def test_a_simulation_as_a_page() -> None:
     assert {node["name"] for node in page["nodes"]} >= {"core", "exclusive", "isolated"}
     assert any(node.get("pods") for node in page["nodes"])
     assert "fits none of" in page["pending"][0]["waits"]
-
-
-@pytest.mark.parametrize("more", [["--compare", "packing"], ["--fit", str(EXAMPLES / "one-more.yaml")]])
-def test_a_page_shows_one_result(more: list[str]) -> None:
-    words = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml"), "-o", "html", *more]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert "-o html shows one result" in result.stderr

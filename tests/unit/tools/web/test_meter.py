@@ -6,8 +6,8 @@ from prometheus_client import generate_latest
 from gputile.node.agent.device_table import PodContainer
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
-from gputile.tools.web.records import NodeTile, NodeUsage, PodTile, PodUsage
-from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading, made_of, mib
+from gputile.tools.web.records import NodeUsage, PodUsage
+from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading
 from tests.fakes.agents import metrics_text
 
 pytestmark = pytest.mark.requirement("B7")
@@ -52,20 +52,6 @@ def test_a_pod_of_the_same_name_has_no_part_of_its_predecessors_time() -> None:
     assert percents == [None, None, 10]
 
 
-def test_pods_are_told_apart_by_when_they_were_created() -> None:
-    tile = NodeTile("n", pods=(PodTile("a", "p", created=7), PodTile("b", "q")))
-    assert made_of(tile) == {"a/p": 7, "b/q": 0}
-
-
-def test_a_node_that_nobody_looks_at_is_forgotten() -> None:
-    meter = UsageMeter()
-    for node in ("n", "other"):
-        meter.take(node, 100.0, AgentReading({}, {"a/p": 50.0}), {})
-    meter.keep(["other"])
-    assert meter.take("n", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent is None
-    assert meter.take("other", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent == 100
-
-
 def test_containers_and_gpus_of_a_pod_are_added_up() -> None:
     text = metrics_text({"a/p": 5, "b/p": 7}, {"a/p": 1.5})
     more = text.replace(b'container="c"', b'container="d"').replace(b"gpu_mem", b"x")
@@ -103,7 +89,3 @@ def test_what_an_agent_serves_of_gpu_time_is_read() -> None:
 def test_series_that_no_agent_writes_are_refused(text: bytes) -> None:
     with pytest.raises(UnreadableMetrics):
         agent_reading(text)
-
-
-def test_what_uses_a_byte_uses_a_mib() -> None:
-    assert [mib(count) for count in (0, 1, 1 << 20, (1 << 20) + 1)] == [0, 1, 1, 2]
