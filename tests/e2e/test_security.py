@@ -316,8 +316,8 @@ def pods_of_others(s: Scene) -> str:
 
 @attack
 def huge_pods(s: Scene) -> str:
-    """Pods of a megabyte with thousands of mistakes, many at a time, while another team works."""
-    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 280} for i in range(2_000)]
+    """Pods of half a megabyte with thousands of mistakes, many at a time, while another team works."""
+    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 560} for i in range(1_000)]
     body = pod("huge", {MEM: 1}, container={"env": variables})
     assert 500_000 < len(json.dumps(body)) < 3_000_000
 

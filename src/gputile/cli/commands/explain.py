@@ -83,7 +83,7 @@ def explain(options: ExplainOptions) -> None:
 
 def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
     """Return a pod of a workload, one that waits before the others; None where there is none."""
-    from gputile.tools.simulator.running_pods import owners_of
+    from gputile.tools.simulator.scenario import owners_of
 
     kinds = (_SHORT.get(type_, type_), _SHORT.get(type_, type_).removesuffix("s"))
     found = [

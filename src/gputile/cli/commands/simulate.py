@@ -202,8 +202,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
     """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
     from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
-    from gputile.tools.simulator.running_pods import recognise
-    from gputile.tools.simulator.scenario import load_pods, make_pods
+    from gputile.tools.simulator.scenario import load_pods, make_pods, recognise
 
     try:
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):

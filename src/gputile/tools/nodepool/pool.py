@@ -20,22 +20,12 @@ from gputile.api.well_known import (
 from gputile.api.wording import described, matching, unsupported
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
 
+# The ways of each provider, by the names that ``way`` takes (docs/guides/nodepools.md).
 WAYS = {
-    "eks": {
-        "accelerated-image": "EKS's accelerated image, which has the driver; gputile's agent is the device plugin",
-        "gpu-operator": "an image without a driver; NVIDIA's GPU Operator installs it, gputile's agent is the plugin",
-    },
-    "aks": {
-        "own-plugin": "a GPU node pool, whose driver AKS installs; gputile's agent is the device plugin",
-        "gpu-operator": "a GPU node pool without AKS's driver; NVIDIA's GPU Operator installs it",
-    },
-    "gke": {
-        "managed-driver": "GKE installs the driver, and its own device plugin serves whole GPUs",
-        "own-driver": "the driver's installer is a DaemonSet of one's own; gputile's agent is the device plugin",
-    },
+    "eks": ("accelerated-image", "gpu-operator"),
+    "aks": ("own-plugin", "gpu-operator"),
+    "gke": ("managed-driver", "own-driver"),
 }
-"""The ways of each provider, by the names that ``way`` takes."""
-
 _POOL_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
 
 

@@ -38,6 +38,7 @@ from gputile.core.devices.inventory import (
     Inventory,
     InventoryError,
     check_inventory,
+    decode_inventory,
     encode_inventory,
     model_labels,
     resources_for_mode,
@@ -206,6 +207,14 @@ def nodes_of_text(text: str, number: int, unit_mib: int) -> Iterator[Node]:
     gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
     body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}
     yield from described_nodes(Manifest(origin, API_VERSION, "Cluster", body), unit_mib)
+
+
+def inventory_of(node: Node) -> Inventory | None:
+    """Return the GPUs that are written down for a node, None where there are none that can be read."""
+    try:
+        return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    except (InventoryError, KeyError):
+        return None
 
 
 def written_node(manifest: Manifest) -> Node:

@@ -26,7 +26,6 @@ from gputile.tools.simulator.node_reports import (
     Subject,
     asks,
     left_to_others,
-    refused_for_good,
     unlimited_memory,
     waiting_for,
 )
@@ -76,7 +75,7 @@ def explain_pod(
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
-        return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
+        return PodExplanation(pod, "Refused", [f"{pod.key} can never be placed: {error}"], placed=False)
     if pod.finished or pod.spec.node_name:
         state, text = whereabouts(pod)
         more = [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]

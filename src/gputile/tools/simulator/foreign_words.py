@@ -70,7 +70,7 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
     for name, where, value in _annotations(path, pod):
         if name in _ASKING:
             unit, remedy = _ASKING[name]
-            yield where, f"{_ASKED.format(f'{value[:20]} {unit}')} for {remedy}; or leave the annotation out"
+            yield where, f"{_ASKED.format(f'{value[:20]} {unit}')} {remedy}; or leave the annotation out"
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:

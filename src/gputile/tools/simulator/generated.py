@@ -1,4 +1,4 @@
-"""Makes what a cluster generates: names and UIDs, and the pods of a workload with the labels of its controller.
+"""Makes what a cluster generates: names, UIDs, and the pods of a template with their labels.
 
 All of it is the same in every run. Affinities and topology spread refer to the labels, so a rule on a Job's name or a
 set's index means the same here.

@@ -303,11 +303,6 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
     )
 
 
-def refused_for_good(pod: Pod, error: RequestError) -> str:
-    """Return why no node can ever take a pod."""
-    return f"{pod.key} can never be placed: {error}"
-
-
 def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
     share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
     mib, percent = booking.takes(share, gpu.total, replicas)

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +16,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPU_RESOURCES,
     GPUSHARE_PREFIX,
-    INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
     MODE_LABEL,
     REPLICAS_LABEL,
@@ -28,17 +26,16 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import broken_label_value, broken_qualified_name, nearest, shown
-from gputile.core.devices.allocation import AllocationError, decode_allocation
+from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
 from gputile.core.devices.inventory import (
     Inventory,
-    InventoryError,
     advertised_units,
-    decode_inventory,
     resources_for_mode,
 )
 from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.described_cluster import inventory_of
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
 from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.outcomes import workload_name
@@ -52,13 +49,13 @@ _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMOR
 
 
 # Source of the grammar: k8s.io/apimachinery, pkg/labels/selector.go.
-_WORD: Final = r"[^\s=!,()<>]"
+_WORD: Final = r"[^\s=!,()]"
 _REQUIREMENT: Final = re.compile(
     rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
-    rf"(?:\s*(?P<sign>==|!=|=|>|<)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
+    rf"(?:\s*(?P<sign>==|!=|=)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
 )
 _BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
-_OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt"}
+_OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn"}
 _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
@@ -119,19 +116,16 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
     """Return the node as its agent would advertise it: held memory, and the rest in whole units."""
-    text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
-    try:
-        inventory = decode_inventory(text) if text is not None else None
-    except InventoryError:
-        return node
+    inventory = inventory_of(node)
     if inventory is None:
         return node
     allocatable = dict(node.status.allocatable)
     if str(allocatable.get(GPU_MEMORY, "0")) != "0":
         held: Counter[str] = Counter()
         for pod in pods:
-            for uuid, mib in _held(pod):
-                held[uuid] += mib
+            allocation = _allocation_of(pod)
+            for share in allocation.gpus if allocation is not None else ():
+                held[share.uuid] += share.mib
         units = sum(pod_requests(pod.spec).get(GPU_MEMORY, 0) for pod in pods)
         for gpu in inventory.gpus:
             units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
@@ -159,13 +153,8 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
     A pod of a GPU that several have in turns asks for its part of the memory, and one of a whole GPU for all of it,
     unless ``needs`` says less. Nodes that give their GPUs by claims stay as they are.
     """
-    known: dict[str, Inventory] = {}
-    for node in scenario.nodes:
-        text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
-        with suppress(InventoryError):
-            if text is not None:
-                known[node.metadata.name] = decode_inventory(text)
-    known = {name: inventory for name, inventory in known.items() if not inventory.claims}
+    found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
+    known = {name: inventory for name, inventory in found.items() if inventory is not None and not inventory.claims}
     moving, staying = list[Pod](), list[Pod]()
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)
@@ -180,11 +169,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 
 def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod | None:
     """Return a running pod as one that asks for its GPUs in a mode; None where nobody knows what it has."""
-    text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
-    try:
-        allocation = decode_allocation(text) if text is not None else None
-    except AllocationError:
-        return None
+    allocation = _allocation_of(pod)
     if allocation is None:
         return None
     count = len(allocation.gpus)
@@ -222,12 +207,12 @@ def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Nod
     )
 
 
-def _held(pod: Pod) -> list[tuple[str, int]]:
+def _allocation_of(pod: Pod) -> Allocation | None:
     text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
     try:
-        return [(share.uuid, share.mib) for share in decode_allocation(text).gpus] if text is not None else []
+        return decode_allocation(text) if text is not None else None
     except AllocationError:
-        return []
+        return None
 
 
 @dataclass(slots=True)
@@ -318,8 +303,6 @@ def _requirement(text: str, part: str) -> LabelSelectorRequirement:
     values = tuple(each.strip() for each in (found["value"] or found["values"] or "").split(",")) if operator else ()
     for why in filter(None, (broken_qualified_name(key), *map(broken_label_value, values))):
         raise _error(text, why)
-    if operator in ("Gt", "Lt") and not re.fullmatch(r"-?[0-9]{1,18}", values[0]):
-        raise _error(text, f"{values[0]!r} after {sign} is no whole number")
     return LabelSelectorRequirement(key, operator or ("DoesNotExist" if found["absent"] else "Exists"), values)
 
 

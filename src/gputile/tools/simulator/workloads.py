@@ -7,7 +7,6 @@ Pods of one workload share the spec of its template: replace a spec to change it
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -17,9 +16,7 @@ import msgspec
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.other_groups import POD_GROUP_API
-from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
-from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims
@@ -31,6 +28,7 @@ from gputile.tools.simulator.controllers import (
     template_path,
     workload_of,
 )
+from gputile.tools.simulator.described_cluster import inventory_of
 from gputile.tools.simulator.fields import (
     POD_TEMPLATE,
     Broken,
@@ -62,7 +60,6 @@ POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
-_MOST_COUNTED: Final = 1_000  # mistakes: to find which fields are meant takes time
 _MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
@@ -145,11 +142,8 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
             expander.add(manifest)
         except ManifestError as error:
             wrong += str(error).split("\n")
-            if len(wrong) >= _MOST_COUNTED:
-                break
     if wrong:
-        least = "at least " if len(wrong) >= _MOST_COUNTED else ""
-        more = [f"and {least}{len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        more = [f"and {len(wrong) - _MOST_SHOWN:,} more mistakes"] if len(wrong) > _MOST_SHOWN else []
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
     return expander.expansion
 
@@ -246,7 +240,7 @@ class _Expander:
             return
         found = pods_by_shape(manifest, kind)
         for text in found.told:
-            self._note(f"by its shape: {text}{self._misspelt(manifest) if kind is None else ''}", manifest)
+            self._note(f"by its shape: {text}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
             said = f"it asks for GPUs, and which pods ask for them is not known: {self._intake.tell_kinds}"
@@ -281,11 +275,6 @@ class _Expander:
             name = _shortened(group.name(owner.name, number))
             check_name(manifest.origin, "metadata.name", name)
             yield make.pod(name, labels=group.labels(owner.name, number))
-
-    def _misspelt(self, manifest: Manifest) -> str:
-        """Return which kind of the table may be meant by an unknown one of the same version."""
-        table = self._intake.kinds
-        return nearest(manifest.kind, [name for version, name in table.kinds if version == manifest.api_version])
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
@@ -346,12 +335,8 @@ class _Expander:
     @cached_property
     def _gpu_sizes(self) -> list[int]:
         """The sizes of the nodes' GPUs in MiB, ascending, as far as they are known."""
-        sizes: set[int] = set()
-        for node in self._nodes:
-            with suppress(InventoryError, KeyError):
-                inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
-                sizes.update(gpu.mib for gpu in inventory.gpus)
-        return sorted(sizes)
+        inventories = filter(None, map(inventory_of, self._nodes))
+        return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that asks another system for a GPU, and note what else it says to one."""

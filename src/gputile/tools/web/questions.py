@@ -18,8 +18,7 @@ from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, e
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
 from gputile.tools.simulator.node_reports import unlimited_memory
-from gputile.tools.simulator.running_pods import recognise
-from gputile.tools.simulator.scenario import make_pods, read_scenario
+from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import Intake
 from gputile.tools.web.records import TileShare

@@ -28,7 +28,10 @@ def notes(expansion: Expansion) -> str:
 @pytest.mark.parametrize(
     ("annotations", "said"),
     [
-        ("{gpu-fraction: '0.5'}", "asks KAI or Run:ai for 0.5 of a GPU, and gputile for nothing: write limits of"),
+        (
+            "{gpu-fraction: '0.5'}",
+            "asks KAI or Run:ai for 0.5 of a GPU, and gputile for nothing: .* for that part",
+        ),
         ("{gpu-memory: '2000'}", "asks KAI or Run:ai for 2000 MiB of a GPU, and gputile for nothing"),
     ],
 )

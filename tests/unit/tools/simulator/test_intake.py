@@ -77,7 +77,6 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
     many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
     assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
-    assert verdict(tmp_path, *many * 20).split("\n")[-1] == "and at least 950 more mistakes"
 
 
 def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
@@ -161,12 +160,8 @@ def test_two_pods_of_a_node_do_not_have_one_port_of_it(tmp_path: Path, port: Jso
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "# nothing",
         "null",
         "---",
-        "---\n---",
-        "items: null\nkind: List\napiVersion: v1",
         "[]",
         '{"kind": "PodList", "apiVersion": "v1", "items": []}',
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from gputile.tools.simulator import manifests
 from gputile.tools.simulator.manifests import ManifestError, Note, Origin, load_manifests, told_together
-from tests.unit.tools.simulator.builders import expand_text, load_text, write
+from tests.unit.tools.simulator.builders import load_text, write
 
 
 def test_nulls_are_absent(tmp_path: Path) -> None:
@@ -91,21 +91,6 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(manifests, "MOST_BYTES", 1024)
     with pytest.raises(ManifestError, match="larger than"):
         load_text(tmp_path, b"#" * 2000)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_byte_order_mark_is_skipped(tmp_path: Path, encoding: str) -> None:
-    text = "apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Service\n"
-    assert [each.kind for each in load_text(tmp_path, text.encode(encoding))] == ["Pod", "Service"]
-
-
-def test_a_text_that_only_looks_like_a_number_is_a_text(tmp_path: Path) -> None:
-    head = "apiVersion: v1\nkind: Pod\nmetadata: {annotations: {checksum/config: %s}}\n"
-    (manifest,) = load_text(tmp_path, head % "12e45678")
-    assert manifest.body["metadata"]["annotations"] == {"checksum/config": "12e45678"}
-    for number in ("12e45", "12345678", "0x12e45678", "1_2"):
-        with pytest.raises(ManifestError, match=r'config"\]: must be a string, is a number: write it in quotes'):
-            expand_text(tmp_path, head % number)
 
 
 def test_an_address_is_no_file() -> None:

@@ -16,12 +16,9 @@ from gputile.api.affinity import (
     PodAffinityTerm,
 )
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeSpec, ObjectMeta, Pod, PodSpec, SchedulingGate, Taint
+from gputile.api.core import Node, NodeSpec, Pod, Taint
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
-    GANG_GATE,
-    GANG_NAME_LABEL,
-    GANG_SIZE_LABEL,
     MEMORY_UNIT_ANNOTATION,
     MODEL_LABEL,
 )
@@ -29,7 +26,7 @@ from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
-from gputile.tools.simulator.node_reports import NodeReport, Subject, waiting_for
+from gputile.tools.simulator.node_reports import NodeReport, Subject
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
@@ -89,18 +86,6 @@ def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
         (3 * GIB, "has 3 GiB of 15 GiB free; the pod needs 10 GiB on one GPU"),
     ]
     assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
-
-
-def test_gates_are_named_with_the_gang_behind_them() -> None:
-    labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "4"}
-    gated = Pod(
-        metadata=ObjectMeta(name="w", namespace="default", labels=labels),
-        spec=PodSpec(scheduling_gates=(SchedulingGate(name=GANG_GATE),)),
-    )
-    assert "gang default/train" in (waiting_for(gated) or "")
-    other = Pod(spec=PodSpec(scheduling_gates=(SchedulingGate(name="example.com/quota"),)))
-    assert "example.com/quota" in (waiting_for(other) or "")
-    assert waiting_for(Pod()) is None
 
 
 amounts = st.integers(min_value=1, max_value=17)

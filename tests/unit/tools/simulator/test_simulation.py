@@ -109,15 +109,3 @@ def test_each_pod_goes_where_it_would_go_by_itself(kinds: list[int], asked: list
     for outcome, each in zip(outcomes, expected, strict=True):
         assert each is None or outcome.reason.startswith(f"fits {each[2]} of {len(nodes)} node(s)")
     assert {b.uid: b for b in simulation.ledger.bookings()} == {b.uid: b for b in ledger.bookings()}
-
-
-def test_nodes_of_which_the_same_is_said_are_told_together() -> None:
-    nodes = machines([0, 0, 0, 0, 3])
-    (outcome,) = Simulation(Configuration()).run(
-        Scenario(nodes=nodes, pending=[pod(f"{{containers: [{{name: c, resources: {{limits: {{{MEM}: 9}}}}}}]}}")]),
-        lambda: 1,
-    )
-    assert outcome.reason == (
-        "fits none of 5 node(s); 4 nodes (n0, n1, n2, ...): its largest GPU has 7 GiB; "
-        "the pod needs 9 GiB on one GPU; n4: its largest GPU has 5 GiB; the pod needs 9 GiB on one GPU"
-    )
