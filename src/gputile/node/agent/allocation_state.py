@@ -53,7 +53,8 @@ class Advertised:
 
     ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. The kubelet was
     told of ``resources``, with the IDs that pods were ``expected`` to get; ``mixed`` says that pods of several memory
-    units hold some. ``unsaved`` is set while the checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
+    units hold some. ``unsaved`` is set while the checkpoint lacks it. ``closed_since`` is when the node was first seen
+    to take no more pods before a change of mode.
     """
 
     decided: ModeDecision
