@@ -154,8 +154,9 @@ class Advertiser:
 
     def allocated(self) -> None:
         """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
-        unit = self.state.node_config.effective_mode.unit_mib
-        if self.state.advertised.expected or any(held.unit_mib != unit for held in self.state.device_table):
+        told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
+        mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self.state.device_table)
+        if mixed or told.mixed or told.expected:
             self.advertise()
 
     def advertise(self) -> None:

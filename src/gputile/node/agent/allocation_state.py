@@ -52,8 +52,9 @@ class Advertised:
     plugin serves the node instead.
 
     ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. The kubelet was
-    told of ``resources``, with the IDs that pods were ``expected`` to get. ``unsaved`` is set while the checkpoint
-    lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
+    told of ``resources``, with the IDs that pods were ``expected`` to get; ``mixed`` says that pods of several memory
+    units hold some. ``unsaved`` is set while the checkpoint lacks it. ``closed_since`` is when the node was first seen
+    to take no more pods before a change of mode.
     """
 
     decided: ModeDecision
@@ -61,6 +62,7 @@ class Advertised:
     other_plugin: str | None = None
     resources: tuple[str, ...] = ()
     expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
+    mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
 
