@@ -1,10 +1,11 @@
 """Completes the victims that kube-scheduler proposes on a node, so that a request fits its GPUs.
 
-kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. Its victims
-leave in any case, for it may need what else they free. If that is not enough, others are chosen beside them as for any
-pod that preempts (``victim_choice``). It knows no gangs, and evicts on one node, so a pod of a gang leaves alone here.
+kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. If its victims
+are not enough, others are chosen beside them as for any pod that preempts (``victim_choice``), or instead of them if
+these are fewer and free as much. It knows no gangs, and evicts on one node, so a pod of a gang leaves alone here.
 """
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
+from gputile.core.ledger.booking import Booking
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
@@ -54,10 +56,24 @@ def victims(
         return None
     if engine.refusal(request, node) is None:
         return first
-    alone = {}
-    for booking in engine.ledger.on_node(node):
+    alone, bookings = {}, {booking.uid: booking for booking in engine.ledger.on_node(node)}
+    for booking in bookings.values():
         known = facts.get(booking.uid, EvictionFacts(booking.namespace, booking.name))
         alone[booking.uid] = msgspec.structs.replace(known, gang=None, leaves_at=0.0)
-    rules = EvictionRules(alone, {}, evicted=first, withdraws=False)
-    choice = choose_victims(engine, Preemptor("", request, priority, 0.0), (node,), rules)
-    return first.union(choice.evicted) if choice is not None else None
+    preemptor = Preemptor("", request, priority, 0.0)
+    choice = choose_victims(engine, preemptor, (node,), EvictionRules(alone, {}, evicted=first, withdraws=False))
+    if choice is None:
+        return None
+    together = first.union(choice.evicted)
+    instead = choose_victims(engine, preemptor, (node,), EvictionRules(alone, {}, withdraws=False))
+    if instead is None or len(instead.evicted) >= len(together) or not first <= bookings.keys():
+        return together
+    needed, freed = (_freed(bookings, uids) for uids in (first, instead.evicted))
+    return frozenset(instead.evicted) if all(map(operator.ge, freed, needed)) else together
+
+
+def _freed(bookings: Mapping[str, Booking], uids: Iterable[str]) -> tuple[int, int, int]:
+    """Return what pods free if they leave: milli-CPU, MiB of the machine's memory, and MiB of GPUs."""
+    leaving = [bookings[uid] for uid in uids]
+    gpu_mib = sum(share.mib for booking in leaving for share in booking.gpus)
+    return sum(each.host.cpu for each in leaving), sum(each.host.mib for each in leaving), gpu_mib
