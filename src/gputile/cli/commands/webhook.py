@@ -18,7 +18,7 @@ class WebhookOptions:
         str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
     ]
     service: Annotated[str, option("NAME", "The Service that the API server reaches it by.")]
-    secret: Annotated[str, option("NAME", "The Secret that keeps its certificate; made if missing.")]
+    secret: Annotated[str, option("NAME", "The Secret with its certificate, which is made if missing.")]
     configuration: Annotated[str, option("NAME", "Name of both webhook configurations; their caBundle is kept.")]
     config: FollowedConfig = None
     host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
