@@ -91,7 +91,10 @@ def test_what_leaves_is_what_was_proposed_and_enough_of_lower_priority_b5(
 
 def test_one_that_frees_as_much_leaves_instead_of_two_that_are_on_two_gpus_b5() -> None:
     pods = [(0, 10, 0), (0, 5, 0), (1, 10, 0), (1, 5, 0)]
-    assert victims(placer_with(pods), request_of(pod(mem=10)), "n", ["1", "3"], 1, {}) in (frozenset({"0"}), frozenset({"2"}))
+    assert victims(placer_with(pods), request_of(pod(mem=10)), "n", ["1", "3"], 1, {}) in (
+        frozenset({"0"}),
+        frozenset({"2"}),
+    )
 
 
 @pytest.mark.parametrize(("proposed", "leaving"), [([], {"1"}), (["0"], None)])
