@@ -339,13 +339,15 @@ class Node(RuleBasedStateMachine):
         assert not failed, failed
 
     def teardown(self) -> None:
-        if hasattr(self, "node"):
-            try:
-                self.in_the_end()
-            finally:
-                self.do(self.node.close())
-        self.loop.close()
-        self.patched.undo()
+        try:
+            if hasattr(self, "node"):
+                try:
+                    self.in_the_end()
+                finally:
+                    self.do(self.node.close())
+        finally:
+            self.loop.close()
+            self.patched.undo()
 
     def in_the_end(self) -> None:
         node = self.node
