@@ -542,6 +542,24 @@ def test_an_init_container_that_asks_again_while_nobody_knows_its_pod_is_not_ref
         node.teardown()
 
 
+def test_an_init_container_that_asks_again_gets_no_devices_of_a_pod_that_runs() -> None:
+    """The kubelet has forgotten all, and leaves the pod alone that it admits first, since its container runs."""
+    node = Node()
+    try:
+        node.begin(Mode.CGPU, 0)
+        for name, shape in (("a", (("app", 3),)), ("b", (("init", 3), ("app", 1)))):
+            node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
+        node.restart_agent("none")
+        node.restart_kubelet(True)
+        for _ in range(2):
+            node.admit(None, False)
+        (given,) = node.node.kubelet.manager.given.values()
+        held = node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)
+        assert [each.key for each in held] == ["default/b"]
+    finally:
+        node.teardown()
+
+
 def test_a_pod_does_not_start_with_the_limits_of_the_one_before_while_the_api_server_is_away() -> None:
     """It was created again under its name; the agent, which has not heard of that, dies before it starts."""
     node = Node()
