@@ -339,13 +339,15 @@ class Node(RuleBasedStateMachine):
         assert not failed, failed
 
     def teardown(self) -> None:
-        if hasattr(self, "node"):
-            try:
-                self.in_the_end()
-            finally:
-                self.do(self.node.close())
-        self.loop.close()
-        self.patched.undo()
+        try:
+            if hasattr(self, "node"):
+                try:
+                    self.in_the_end()
+                finally:
+                    self.do(self.node.close())
+        finally:
+            self.loop.close()
+            self.patched.undo()
 
     def in_the_end(self) -> None:
         node = self.node
@@ -536,6 +538,24 @@ def test_an_init_container_that_asks_again_while_nobody_knows_its_pod_is_not_ref
         node.restart_kubelet(True)
         node.admit(None, False, [0])
         node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    finally:
+        node.teardown()
+
+
+def test_an_init_container_that_asks_again_gets_no_devices_of_a_pod_that_runs() -> None:
+    """The kubelet has forgotten all, and leaves the pod alone that it admits first, since its container runs."""
+    node = Node()
+    try:
+        node.begin(Mode.CGPU, 0)
+        for name, shape in (("a", (("app", 3),)), ("b", (("init", 3), ("app", 1)))):
+            node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
+        node.restart_agent("none")
+        node.restart_kubelet(True)
+        for _ in range(2):
+            node.admit(None, False)
+        (given,) = node.node.kubelet.manager.given.values()
+        held = node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)
+        assert [each.key for each in held] == ["default/b"]
     finally:
         node.teardown()
 

@@ -4,7 +4,8 @@ The kubelet admits one pod at a time, and ``List`` shows that pod with container
 is the one that is bound here, asks for GPUs, and lacks them in the list. The container is the next in the order of
 admission that asks for just so many IDs of the resource and for which the kubelet has written none down. One that was
 let start is not meant while one that was not could be: a kubelet that has forgotten its devices leaves one alone that
-runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
+runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager). If all containers were let start, the caller is in the
+youngest listed pod: a kubelet that has just started admits pods by their age, and does not list those to come.
 
 Nothing depends on the answer but the preferred GPU and what the environment says: ``PreStartContainer`` goes by what
 the kubelet has written down.
@@ -24,17 +25,21 @@ def callers(state: AllocationState, listing: Listing | None, resource: str, size
     """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
     written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
     found: list[tuple[tuple[object, ...], Caller]] = []
+    again: list[tuple[tuple[str, str], Caller]] = []
     for key, listed in (listing or {}).items():
         pod = state.pods.get(key)
         if pod is None or not pod.alive or (pod.request is None and pod.problem is not None):
             if bare := _first_bare(listed, resource):
                 found.append(((2, "", key), Caller(key, bare, pod if pod is not None and pod.alive else None)))
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
-            meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
-            rank = 0 if caller.sure and pending else 1 if caller.sure else 3
-            other = pod.uid != state.admission.last_uid
-            found.append(((rank, other, not pending, meta.creation_timestamp or "", key), caller))
-    return [caller for _, caller in sorted(found, key=lambda pair: pair[0])]
+            created, pending = pod.pod.metadata.creation_timestamp or "", pod.pod.status.phase in ("", "Pending")
+            if caller.sure:
+                found.append(((0 if pending else 1, pod.uid != state.admission.last_uid, created, key), caller))
+            else:
+                again.append(((created, key), caller))
+    found.sort(key=lambda pair: pair[0])
+    again.sort(key=lambda pair: pair[0], reverse=True)
+    return [caller for _, caller in (*found, *again)]
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
