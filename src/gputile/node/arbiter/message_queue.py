@@ -1,13 +1,14 @@
 """Limits how much of the arbiter's time containers get, however much their processes send.
 
 In each window of time every container is sure of an equal part, and as much again as all of that together goes to
-whoever wants more, one container after the other. So a container that says little is served at once, whatever others
-send; those that flood wait for the next window, and slow each other first.
+whoever wants more, one container after the other. What is handled at once can be more than was left; it is taken from
+the next windows. So a container that says little is served at once, whatever others send; those that flood wait for the
+next window, and slow each other first.
 
 No I/O; the event loop is given.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -62,8 +63,8 @@ class MessageQueue:
         self._loop = loop
         self._waiting: dict[str, deque[MessageSource]] = {}  # the container whose turn is next is the first
         self._window_end = 0.0
-        self._spent: Counter[str] = Counter()
-        self._shared = 0
+        self._spent: dict[str, float] = {}
+        self._shared = 0.0
         self._called = False
 
     def read(self, source: MessageSource) -> None:
@@ -87,17 +88,19 @@ class MessageQueue:
     def _begin_window(self) -> None:
         now = self._loop.time()
         if now >= self._window_end:
+            windows = 1 + (now - self._window_end) // WINDOW_S
             self._window_end = now + WINDOW_S
-            self._spent.clear()
-            self._shared = 0
+            sure = windows * SURE / self.containers
+            self._spent = {container: spent - sure for container, spent in self._spent.items() if spent > sure}
+            self._shared = max(0, self._shared - windows * SHARED)
 
     def _is_sure(self, container: str) -> bool:
-        return self._spent[container] * self.containers < SURE
+        return self._spent.get(container, 0.0) * self.containers < SURE
 
     def _handle(self, source: MessageSource) -> None:
         cost = max(1, source.handle(AT_ONCE))  # a part of a message has to be read as well: it counts as one
         if self._is_sure(source.container):
-            self._spent[source.container] += cost
+            self._spent[source.container] = self._spent.get(source.container, 0.0) + cost
         else:
             self._shared += cost
 

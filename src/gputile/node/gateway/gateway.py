@@ -114,21 +114,17 @@ class Relay:
         self._agent.send(pending.call)
 
 
-async def list_pod_resources(socket: Path, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds.
-
-    Each try has a connection of its own: gRPC would wait before it looks for the socket of a new kubelet.
-    """
+async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
+    """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
+    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     last = "no answer"
     try:
         async with asyncio.timeout(within):
             while True:
-                async with grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS) as channel:
-                    ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
-                    try:
-                        return await ask(b"")
-                    except grpc.aio.AioRpcError as error:
-                        last = error.details() or error.code().name
+                try:
+                    return await ask(b"")
+                except grpc.aio.AioRpcError as error:
+                    last = error.details() or error.code().name
                 await asyncio.sleep(LIST_AGAIN_AFTER_S)
     except TimeoutError:
         log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
@@ -150,7 +146,8 @@ class Gateway:
         self.in_charge = False
         self._node_lock = node_lock
         self._relay = Relay()
-        self._pod_resources = pod_resources
+        # One for good: each that is made and closed costs memory that gRPC does not give back.
+        self._pod_resources = grpc.aio.insecure_channel(f"unix:{pod_resources}", options=CLIENT_OPTIONS)
         self._registrar = Registrar(
             device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
         )

@@ -39,7 +39,7 @@ CLIENT_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 100),  # a kubelet that has restarted is asked at once
 )
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),

@@ -109,7 +109,7 @@ def test_as_much_is_handled_however_many_flood(clock: Clock, containers: int, nu
     floods = node(clock, containers, number, unread=10**6)
     everyone, windows = [process for flood in floods for process in flood], 30
     run(clock, everyone, windows * WINDOW_S)
-    assert handled(everyone) <= (SURE + SHARED + (containers + 1) * AT_ONCE) * (windows + 1)
+    assert handled(everyone) <= (SURE + SHARED) * (windows + 1) + (containers + 1) * AT_ONCE
     assert handled(everyone) > SHARED * windows, "and no less than that"
     shares = [handled(flood) for flood in floods]
     assert min(shares) > max(shares) / 2, "each container gets its turn"

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from gputile.node.gateway.link import (
     to_agent,
     to_gateway,
 )
-from gputile.node.gateway.registration import RefusedError
+from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError
 from tests.conftest import HANGS_S
 
 
@@ -151,18 +152,39 @@ async def _answer(request: bytes, context: object) -> bytes:
     return b"the list"
 
 
-@pytest.mark.anyio
-async def test_all_who_ask_before_the_kubelet_is_there_get_their_answer(tmp_path: Path) -> None:
-    path, server = tmp_path / "kubelet.sock", grpc.aio.server()
+async def kubelet(path: Path) -> grpc.aio.Server:
+    server = grpc.aio.server()
     method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_answer)
     service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": method})
     server.add_generic_rpc_handlers((service,))
     server.add_insecure_port(f"unix:{path}")
-    asking = [asyncio.create_task(list_pod_resources(path, 30.0)) for _ in range(3)]
-    given_up = asyncio.create_task(list_pod_resources(path, 30.0))
-    await asyncio.sleep(0.1)
-    given_up.cancel()
     await server.start()
-    assert await asyncio.gather(*asking) == [b"the list"] * 3
-    assert given_up.cancelled()
-    await server.stop(None)
+    return server
+
+
+@pytest.mark.anyio
+async def test_all_who_ask_before_the_kubelet_is_there_get_their_answer(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=CLIENT_OPTIONS) as channel:
+        asking = [asyncio.create_task(list_pod_resources(channel, 30.0)) for _ in range(3)]
+        given_up = asyncio.create_task(list_pod_resources(channel, 30.0))
+        await asyncio.sleep(0.1)
+        given_up.cancel()
+        server = await kubelet(path)
+        assert await asyncio.gather(*asking) == [b"the list"] * 3
+        assert given_up.cancelled()
+        await server.stop(None)
+
+
+@pytest.mark.anyio
+async def test_a_kubelet_that_was_away_for_long_is_asked_as_soon_as_it_is_back(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=CLIENT_OPTIONS) as channel:
+        for away in (0.0, 3.0):
+            asking = asyncio.create_task(list_pod_resources(channel, 30.0))
+            await asyncio.sleep(away)
+            server = await kubelet(path)
+            there = time.monotonic()
+            assert await asking == b"the list"
+            assert time.monotonic() - there < 0.9
+            await server.stop(None)
