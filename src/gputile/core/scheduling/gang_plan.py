@@ -2,7 +2,8 @@
 
 Pod after pod is placed as a scheduler would, those first that are the hardest to place. Where one has no place, the
 pods before it try their next best nodes, a bounded number of times. So a gang of different pods may wait though some
-way to place it exists; one of equal pods with a GPU each never does.
+way to place it exists; one of equal pods with a GPU each never does. Pods that have to be near each other start over
+elsewhere where the zone or rack of the first one is too small.
 """
 
 from collections import Counter
@@ -24,6 +25,8 @@ from gputile.core.scheduling.gang_kinds import GangCandidate, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _TRIES = 256  # places that a search may try, beside one for each pod
+_MORE_TRIES = 1024  # about, for a gang whose pods have affinity to pods
+_TRIES_OF_A_START = 128  # at least: each start looks at all nodes
 _MOST_KINDS = 64  # that are summed up before a search; further ones count as if all of them had places
 _MOST_COUNTED = 256  # this many pods of a gang that cannot fit are placed, to say how many would
 _FAR = 1 << 30
@@ -121,6 +124,7 @@ class _GangSearch:
         self._kinds = kinds_of(members, predicates.repelling())
         self._placed: dict[int, Decision] = {}  # by the pod's position in the gang
         self._full: set[int] = set()  # kinds that have no place as things stand
+        self._too_small: set[str] = set()  # nodes where the first pod is not to be placed again
 
     def most_placed(self) -> int:
         """Return an upper bound of how many pods the GPUs take: those of each kind, if no others came."""
@@ -140,7 +144,18 @@ class _GangSearch:
     def places(self, needed: int, most: int) -> dict[int, Decision]:
         """Return places for ``needed`` of the first ``most`` pods, or the most that were found; none stays placed."""
         count = min(most, len(self._members))
-        spare, tries = count - needed, count + _TRIES
+        best = found = self._descend(needed, count, count + _TRIES)
+        tries = _MORE_TRIES if any(affinity_terms(each.pod) for each in self._members) else 0
+        while found and len(best) < needed and tries > 0:
+            self._too_small.update(place.node for place in found.values())
+            found = self._descend(needed, count, count)
+            best = max(best, found, key=len)
+            tries -= max(count, _TRIES_OF_A_START)
+        self._too_small.clear()
+        return best
+
+    def _descend(self, needed: int, count: int, tries: int) -> dict[int, Decision]:
+        spare = count - needed
         found: dict[int, Decision] = {}
         turns = [self._options(0)] if count else []
         while turns and tries > 0:
@@ -181,6 +196,8 @@ class _GangSearch:
         if kind not in self._full:
             placed = False
             for decision in self._decisions(kind):
+                if not self._placed and decision.node in self._too_small:
+                    continue
                 placed = True
                 yield decision
             if not placed:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, PodCondition
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, WHOLE_GPU
@@ -152,6 +153,23 @@ def test_a_pod_without_a_gpu_takes_part() -> None:
     found = plan(ledger, predicates, [launcher, asking(1, 1, 1)], 2)
     assert not found.fits
     assert "1 Insufficient cpu" in found.lacking
+
+
+@pytest.mark.requirement("M13", "B5")
+def test_a_gang_for_one_zone_starts_in_the_zone_that_is_large_enough() -> None:
+    zone = "topology.kubernetes.io/zone"
+    nodes = [node(name, "cgpu", [5] * 8, 99) for name in ("a0", "a1", "b0", "b1", "b2", "b3")]
+    for each in nodes:
+        each.metadata.labels[zone] = each.metadata.name[0]
+    term = {"labelSelector": {"matchLabels": {"job": "g"}}, "topologyKey": zone}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = [asking(i, 5, 1) for i in range(17)]
+    for each_pod in pods:
+        each_pod.metadata.labels["job"] = "g"
+        each_pod.spec.affinity = msgspec.convert(affinity, Affinity)
+    found = plan(ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes), pods, len(pods))
+    assert {place.node[0] for place in found.places.values()} == {"b"}
+    assert found.fits
 
 
 EARLIER, THEN, LATER = "2030-01-01T00:00:00Z", "2030-01-01T00:00:05Z", "2030-01-01T00:01:00Z"

@@ -238,7 +238,7 @@ class GangPlanner:
             self._start(gang, plan, turn)
             return True
         if (most := self._searches.too_large(gang)) is not None:
-            text = f"{gang.together} can never start here: the empty cluster has room for {most.room}"
+            text = f"{gang.together} find no places: even the empty cluster has room for {most.room}"
             self.reports.tell(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
             turn.remove(gang)
             return False
