@@ -146,7 +146,7 @@ class ExtenderHandlers:
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._engine, verdict.request, node, first, priority, facts)
+            leaving = victims(self._engine, verdict, node, first, priority, facts)
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations

@@ -2,7 +2,9 @@
 
 kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. If its victims
 are not enough, others are chosen beside them as for any pod that preempts (``victim_choice``), or instead of them if
-these are fewer and free as much. It knows no gangs, and evicts on one node, so a pod of a gang leaves alone here.
+these are fewer and free as much. Of a pod that also has host ports, rules about other pods or other resources nobody
+knows which of them are in its way: they leave in any case. kube-scheduler knows no gangs, and evicts on one node, so a
+pod of a gang leaves alone here.
 """
 
 import operator
@@ -12,20 +14,29 @@ from dataclasses import dataclass
 import msgspec
 
 from gputile.api.core import Pod
+from gputile.api.well_known import GPU_RESOURCES
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
+from gputile.core.kube_predicates.inter_pod import looks_at_pods
+from gputile.core.kube_predicates.pod_requests import CPU, MEMORY, host_ports, pod_requests
 from gputile.core.ledger.booking import Booking
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
 
+_COMPARED = frozenset((CPU, MEMORY, *GPU_RESOURCES))
+
 
 @dataclass(frozen=True, slots=True)
 class PreemptVerdict:
-    """Whether evictions can help a pod, and what it asks of GPUs: None where any victims do, as it asks for none."""
+    """Whether evictions can help a pod, and what it asks of GPUs: None where any victims do, as it asks for none.
+
+    ``compared`` is whether CPU, memory and GPUs are all that it can lack on a node.
+    """
 
     hopeless: bool
     request: Request | None = None
+    compared: bool = False
 
 
 def judge_preemption(engine: PlacementEngine, pod: Pod) -> PreemptVerdict:
@@ -35,12 +46,13 @@ def judge_preemption(engine: PlacementEngine, pod: Pod) -> PreemptVerdict:
     except RequestError:
         return PreemptVerdict(hopeless=True)
     in_gang = engine.ledger.configuration.admission.gangs and gang_of(pod) is not None
-    return PreemptVerdict(in_gang, request)
+    compared = not host_ports(pod.spec) and not looks_at_pods(pod) and _COMPARED.issuperset(pod_requests(pod.spec))
+    return PreemptVerdict(in_gang, request, compared)
 
 
 def victims(
     engine: PlacementEngine,
-    request: Request,
+    verdict: PreemptVerdict,
     node: str,
     proposed: Iterable[str],
     priority: int,
@@ -49,12 +61,13 @@ def victims(
     """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
 
     ``proposed`` are the victims of the in-tree plugins, ``facts`` those of the bound pods, by UID. A static pod never
-    leaves: its kubelet starts it again.
+    leaves: its kubelet starts it again. Unless these can be ``compared``, the proposed ones leave in any case.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):
         return None
-    if engine.refusal(request, node) is None:
+    request = verdict.request
+    if request is None or engine.refusal(request, node) is None:
         return first
     alone, bookings = {}, {booking.uid: booking for booking in engine.ledger.on_node(node)}
     for booking in bookings.values():
@@ -65,6 +78,8 @@ def victims(
     if choice is None:
         return None
     together = first.union(choice.evicted)
+    if not verdict.compared:
+        return together
     instead = choose_victims(engine, preemptor, (node,), EvictionRules(alone, {}, withdraws=False))
     if instead is None or len(instead.evicted) >= len(together) or not first <= bookings.keys():
         return together
