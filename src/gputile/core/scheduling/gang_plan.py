@@ -25,7 +25,8 @@ from gputile.core.scheduling.gang_kinds import GangCandidate, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _TRIES = 256  # places that a search may try, beside one for each pod
-_MOST_STARTS = 8  # of a gang whose pods have affinity to pods: so many zones or racks are tried
+_MORE_TRIES = 1024  # about, for a gang whose pods have affinity to pods
+_TRIES_OF_A_START = 128  # at least: each start looks at all nodes
 _MOST_KINDS = 64  # that are summed up before a search; further ones count as if all of them had places
 _MOST_COUNTED = 256  # this many pods of a gang that cannot fit are placed, to say how many would
 _FAR = 1 << 30
@@ -144,11 +145,12 @@ class _GangSearch:
         """Return places for ``needed`` of the first ``most`` pods, or the most that were found; none stays placed."""
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)
-        starts = _MOST_STARTS if any(affinity_terms(each.pod) for each in self._members) else 1
-        while found and len(best) < needed and (starts := starts - 1):
+        tries = _MORE_TRIES if any(affinity_terms(each.pod) for each in self._members) else 0
+        while found and len(best) < needed and tries > 0:
             self._too_small.update(place.node for place in found.values())
             found = self._descend(needed, count, count)
             best = max(best, found, key=len)
+            tries -= max(count, _TRIES_OF_A_START)
         self._too_small.clear()
         return best
 
