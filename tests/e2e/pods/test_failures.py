@@ -7,7 +7,7 @@ import pytest
 
 from tests.chart.helmcli import HelmFailed
 from tests.e2e.node import probe_pod
-from tests.e2e.pods.cluster import GPU_NODE, GPUTILE_IMAGE
+from tests.e2e.pods.cluster import GPU_NODE
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
 
@@ -96,21 +96,3 @@ def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None
     release.cluster.wait(lambda: "OtherPluginFound" not in release.status().stdout, "gputile to serve the node again")
     release.cluster.create(sample_pod("afterwards", 16))
     assert said_by(release.cluster, "afterwards") == share_of(2048)
-
-
-def test_half_an_upgrade_is_named_until_helm_ends_it(release: PodRelease) -> None:
-    """Somebody has given one component another image by kubectl, whose field it is then, and every pod is ready."""
-    cluster, own = release.cluster, f"--namespace={release.namespace}"
-    for node in cluster.nodes.values():
-        node.tag_image(GPUTILE_IMAGE, f"{GPUTILE_IMAGE}-half")
-    cluster.kubectl("set", "image", "deployment/gputile-webhook", f"webhook={GPUTILE_IMAGE}-half", own)
-    cluster.kubectl("rollout", "status", "deployment/gputile-webhook", own)
-    said = release.status()
-    assert (said.returncode, said.stdout.startswith("gputile: Deploying: images")) == (3, True), said.stdout
-    assert f"agent, controller, scheduler: {GPUTILE_IMAGE}; webhook: {GPUTILE_IMAGE}-half" in said.stdout
-    assert "with --force-conflicts where Helm names a conflict" in " ".join(said.stdout.split())
-    with pytest.raises(HelmFailed, match='conflict with "kubectl-set"'):
-        release.upgrade({})
-    release.upgrade({}, "--force-conflicts")
-    release.wait_deployed()
-    assert release.images() == {GPUTILE_IMAGE}
