@@ -323,3 +323,21 @@ def booked_gpus(pod: Mapping[str, Any]) -> dict[str, set[str]]:
     except AllocationError:
         return {}
     return {name: {share.uuid for share in shares} for name, shares in containers.items()}
+
+
+def kill_agent(here: GpuNode) -> None:
+    """Kill the agent that runs now; the gateway stays."""
+    here.agent.kill_agent()
+
+
+def restart_kubelet(here: GpuNode) -> None:
+    """Kill the kubelet, and start it again."""
+    here.node.kubelet.kill()
+    here.node.kubelet.start()
+
+
+def restart_all(here: GpuNode) -> None:
+    """Kill the agent, its gateway and the kubelet, as when the machine loses its power, and start them again."""
+    here.agent.process.kill()
+    restart_kubelet(here)
+    here.agent.process.start()

@@ -15,7 +15,18 @@ import pytest
 from gputile.api.well_known import MODE_LABEL
 from gputile.node.gateway.gateway import AWAY_FOR_S
 from tests.e2e.extender import assert_nothing_over_allocated
-from tests.e2e.node import ITS_OWN_WORDS, NOBODY_ANSWERED, GpuNode, gpu_node, random_probe_pod, runs, told
+from tests.e2e.node import (
+    ITS_OWN_WORDS,
+    NOBODY_ANSWERED,
+    GpuNode,
+    gpu_node,
+    kill_agent,
+    random_probe_pod,
+    restart_all,
+    restart_kubelet,
+    runs,
+    told,
+)
 from tests.localcluster.controlplane import ControlPlane
 
 pytestmark = pytest.mark.requirement("B1", "G1")
@@ -37,24 +48,6 @@ def crowded(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iter
         finally:
             for name in NAMESPACES:
                 control_plane.nodes.delete_all_pods_now(name)
-
-
-def kill_agent(here: GpuNode) -> None:
-    """Kill the agent that runs now; the gateway stays."""
-    here.agent.kill_agent()
-
-
-def restart_kubelet(here: GpuNode) -> None:
-    """Kill the kubelet, and start it again."""
-    here.node.kubelet.kill()
-    here.node.kubelet.start()
-
-
-def restart_all(here: GpuNode) -> None:
-    """Kill the agent, its gateway and the kubelet, as when the machine loses its power, and start them again."""
-    here.agent.process.kill()
-    restart_kubelet(here)
-    here.agent.process.start()
 
 
 def wait_for_agent(here: GpuNode) -> None:

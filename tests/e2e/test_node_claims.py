@@ -24,7 +24,19 @@ from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
 from tests.conftest import examples
 from tests.e2e.extender import bound
-from tests.e2e.node import LIMITS, VISIBLE, GpuNode, gpu_node, probe_container, probe_pod, probe_pod_of, told
+from tests.e2e.node import (
+    LIMITS,
+    VISIBLE,
+    GpuNode,
+    gpu_node,
+    kill_agent,
+    probe_container,
+    probe_pod,
+    probe_pod_of,
+    restart_all,
+    restart_kubelet,
+    told,
+)
 from tests.localcluster.client import ApiError, is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES
@@ -191,22 +203,6 @@ def test_pods_start_whoever_is_killed(node: GpuNode, namespace: str) -> None:
     replace(node, younger, node.agent.process, node.agent.url)
     node.agent.kill_agent()
     end(node, namespace)
-
-
-def kill_agent(here: GpuNode) -> None:
-    here.agent.kill_agent()
-
-
-def restart_kubelet(here: GpuNode) -> None:
-    here.node.kubelet.kill()
-    here.node.kubelet.start()
-
-
-def restart_all(here: GpuNode) -> None:
-    """Kill the agent, its gateway and the kubelet, and start them again."""
-    here.agent.process.kill()
-    restart_kubelet(here)
-    here.agent.process.start()
 
 
 def replace(here: GpuNode, older: Process, younger: Process, url: str) -> None:

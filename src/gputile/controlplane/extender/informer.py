@@ -33,6 +33,10 @@ from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 
+# By how much two watches of one API server may differ; slow watchers are dropped long before.
+WATCH_LAG_SECONDS = 30.0
+PAUSE_SECONDS = 0.5
+
 Item = TypeVar("Item")
 
 
@@ -172,13 +176,6 @@ class Informer:
 
 def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:
     return (objects[start : start + _PIECE] for start in range(0, len(objects), _PIECE))
-
-
-log = logging.getLogger(__name__)
-
-# By how much two watches of one API server may differ; slow watchers are dropped long before.
-WATCH_LAG_SECONDS = 30.0
-PAUSE_SECONDS = 0.5
 
 
 class PodRequeuer:

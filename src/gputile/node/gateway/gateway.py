@@ -33,7 +33,9 @@ from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Regi
 log = logging.getLogger(__name__)
 
 AWAY_FOR_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-MOST_TRIES = 3  # a call that kills agents is not tried for ever; who kills many in a moment is not the call
+# A call is blamed for the death of so many agents only if it has also waited for AWAY_FOR_S: an operator may kill
+# several agents within a moment.
+MOST_TRIES = 3
 LOOK_EVERY_S = 2.0
 QUIET_FOR_S = 90.0
 ABANDONED_AFTER_S = 20.0
