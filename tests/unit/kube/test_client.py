@@ -126,18 +126,6 @@ async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_missing_permission_is_named() -> None:
-    async with served() as (server, connection):
-        server.fault("post", "answer", status=403)
-        with pytest.raises(errors.Forbidden, match='verb "create" on resource "pods/binding" of API group ""'):
-            await connection.post(BINDING, b"{}")
-        server.fault("watch", "answer", status=403)
-        with pytest.raises(errors.Forbidden, match=r'verb "watch" on resource "pods".* in the whole cluster'):
-            async with connection.stream(PODS, {"watch": "1"}, within=1.0):
-                pass
-
-
-@pytest.mark.anyio
 async def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")

@@ -273,18 +273,6 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("B4")
-async def test_a_plugin_that_never_answers_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "plugin").write_text("#!/bin/sh\nexec sleep 100\n")
-    (tmp_path / "plugin").chmod(0o755)
-    (tmp_path / "config").write_text(yaml.safe_dump(document({"exec": {"apiVersion": V1, "command": "./plugin"}})))
-    access = load_access(tmp_path / "config", environ={}, plugin_s=0.5)
-    assert access.credentials.waits_for == f"the credential plugin {tmp_path / 'plugin'}"
-    with pytest.raises(ConfigError, match=f"exec plugin {tmp_path}/plugin gave no credential within 0.5 s"):
-        await access.credentials.current()
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("change", "given", "code", "why"),
     [

@@ -62,24 +62,6 @@ async def recording() -> AsyncIterator[tuple[Scene, EventRecorder]]:
 
 
 @pytest.mark.anyio
-async def test_an_event_says_about_whom_what_and_when() -> None:
-    async with recording() as (scene, recorder):
-        recorder.record(POD, "Shared", "on GPU 3")
-        recorder.record(NODE, "Sick", "GPU 1 is gone", "Warning")
-        await until(lambda: len(scene.server.requests) == 2)
-        (event,) = scene.events()
-        assert event["involvedObject"] == {
-            "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
-        }  # fmt: skip
-        assert (event["type"], event["reason"], event["message"]) == ("Normal", "Shared", "on GPU 3")
-        assert event["reportingComponent"] == event["source"]["component"] == "gputile"
-        assert event["firstTimestamp"] == event["lastTimestamp"] == "2030-01-02T03:04:05Z"
-        (about_node,) = scene.events("/api/v1/namespaces/default/events")
-        assert about_node["type"] == "Warning"
-        assert about_node["metadata"]["namespace"] == "default"
-
-
-@pytest.mark.anyio
 async def test_the_same_again_counts_up_for_ten_minutes() -> None:
     async with recording() as (scene, recorder):
         for _ in range(3):

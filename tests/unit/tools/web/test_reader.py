@@ -46,14 +46,6 @@ async def test_each_agent_is_asked_and_the_list_of_them_is_read_once(
     assert server.requests[0].query["labelSelector"].endswith("component=agent")
 
 
-async def test_who_may_not_ask_is_told_the_right_that_is_missing(server: FakeApiServer, reader: UsageReader) -> None:
-    server.put(PODS, agent_pod("a"))
-    server.refused[metrics_path("a")] = (403, "Forbidden")
-    text, refused = await why(reader, "a")
-    assert refused
-    assert 'verb "get" on resource "pods/proxy"' in text
-
-
 async def test_who_may_not_list_the_agents_is_told_so(server: FakeApiServer, reader: UsageReader) -> None:
     server.refused[PODS] = (403, "Forbidden")
     text, refused = await why(reader, "a")

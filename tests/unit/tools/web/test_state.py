@@ -1,6 +1,5 @@
 """The page follows facts: what a tile says, what closes a node, and what readers of its changes get."""
 
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -11,9 +10,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
@@ -118,22 +115,6 @@ def test_what_a_tile_says() -> None:
         (15 * GIB, 0, 0, 0, False),
     ]
     assert [(each.name, each.shares) for each in node.pods] == [("p", (TileShare(0, 4 * GIB, 30),))]
-
-
-def test_a_place_that_is_kept_ends_with_its_time() -> None:
-    gpu = share("GPU-a-0", 15 * GIB)
-    ends = time.time_ns() + 60 * 10**9
-    hold = Reservation("g/1", 1, 1, "a", ends, Allocation((gpu,), {}, GIB, mode="cgpu"))
-    state = PageState(GANGS)
-    state.nodes_replaced([machine("a")])
-    state.pods_replaced([pod("m", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})])
-    state.take_difference()
-    assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
-    assert state.page.pending["default/m"].asks == "asks for 15 GiB on one GPU"
-    state.time_passed(ends)
-    difference = state.take_difference()
-    assert difference.nodes["a"].pods == ()
-    assert not difference.pending
 
 
 def test_a_pod_whose_gpus_nobody_knows_closes_its_node() -> None:

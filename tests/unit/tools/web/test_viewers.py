@@ -23,14 +23,11 @@ from gputile.tools.web.records import (
 )
 from gputile.tools.web.viewers import (
     ALL_RIGHTS,
-    HIDDEN,
     NO_NAMES,
     NotAdmitted,
     Rights,
     Viewers,
     visible_difference,
-    visible_nodes,
-    visible_pending,
     visible_pod_usage,
     visible_usage,
 )
@@ -183,13 +180,6 @@ NODE = NodeTile(
     "n", "cgpu", gpus=(GpuTile(0, 8192, booked=3072),), pods=(SECRET, OPEN), problems=("theirs/secret waits",)
 )
 PENDING = [PendingPod("theirs", "secret", "1 GiB"), PendingPod("mine", "open", "1 GiB")]
-
-
-def test_blocks_of_others_have_a_size_and_no_name() -> None:
-    (node,) = visible_nodes([NODE], TEAM)
-    assert node.pods == (OPEN, PodTile(HIDDEN, HIDDEN, (TileShare(0, 1024, 30),)))
-    assert node.gpus == NODE.gpus
-    assert visible_pending(PENDING, TEAM) == PENDING[1:]
 
 
 def test_nothing_that_is_sent_has_a_name_of_others() -> None:
