@@ -1,6 +1,9 @@
 """What a command loads before it works: nothing that another command needs."""
 
+import os
 import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -120,3 +123,19 @@ def test_help_at_80_columns_has_every_default_whole(name: str, monkeypatch: pyte
                 shown = re.search(rf"(?<!\S){re.escape(name)}(?!\S).*?\[default: ([^\]]*)\]", told)
                 assert shown is not None, (words, parameter.opts)
                 assert str(default) in shown[1].replace(" ", ""), (words, parameter.opts, shown[1])
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+def test_bash_completes_with_the_script_that_it_is_given(tmp_path: Path) -> None:
+    program = tmp_path / "gputile"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(arguments("main"))} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = """
+        source <(_GPUTILE_COMPLETE=source_bash gputile)
+        COMP_WORDS=(gputile replay --policy "b") COMP_CWORD=3
+        $(complete -p gputile | sed 's/.*-F \\([^ ]*\\) .*/\\1/') gputile
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (["bestfit", "binpack"], "")
