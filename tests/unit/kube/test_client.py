@@ -12,6 +12,7 @@ from gputile.kube import errors
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
+from gputile.kube.errors import api_error, permission_of
 from gputile.kube.proxies import Proxy
 from gputile.kube.timing import Clock
 from tests.conftest import HANGS_S
@@ -185,3 +186,33 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
             server.fault("any", "answer", status=407)
             with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
                 await connection.get(PODS)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "permission"),
+    [
+        ("GET", "/api/v1/nodes?limit=5", 'verb "list" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/nodes/n", 'verb "get" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/nodes?watch=1", 'verb "watch" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/namespaces/ns", 'verb "get" on resource "namespaces" of API group "" in the whole cluster'),
+        (
+            "PATCH",
+            "/api/v1/nodes/n/status",
+            'verb "patch" on resource "nodes/status" of API group "" in the whole cluster',
+        ),
+        (
+            "PATCH",
+            "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l",
+            'verb "patch" on resource "leases" of API group "coordination.k8s.io" in namespace "ns"',
+        ),
+        ("GET", "/version", 'verb "get" on the non-resource URL "/version"'),
+    ],
+)
+def test_the_permission_that_a_request_needs(method: str, path: str, permission: str) -> None:
+    assert permission_of(method, path) == permission
+
+
+def test_what_a_proxy_says_is_kept() -> None:
+    error = api_error("GET", "/api", 502, b"<html>upstream is away</html>")
+    assert error.may_have_been_executed
+    assert "upstream is away" in str(error)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
@@ -220,3 +220,28 @@ def test_a_claim_shows_on_its_gpu_until_it_is_gone() -> None:
     (tile,) = state.take_difference().nodes.values()
     assert not tile.pods
     assert not any(gpu.booked for gpu in tile.gpus)
+
+
+SMALL = MIG_PREFIX + "1g.5gb"
+
+
+@pytest.mark.requirement("G3")
+def test_a_mig_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
+    state = PageState(Configuration())
+    allocatable = {"pods": "110", SMALL: "4", WHOLE_GPU: "0"}
+    state.node_applied(gpu_node("n", mode="default", sizes=[24 * GIB], allocatable=allocatable))
+
+    def taken() -> int:
+        state.take_difference()
+        tile = state.page.nodes["n"]
+        assert tile.serves == "instances", "also where no whole GPU is offered"
+        return tile.instances[0].booked
+
+    state.pod_applied(pod("a", node="n", asks={SMALL: 1}))
+    for _ in range(2):
+        state.pod_applied(pod("b", node="n", asks={SMALL: 1}))
+    assert taken() == 2
+    state.pod_applied(pod("a", node="n", asks={SMALL: 1}, phase="Succeeded"))
+    assert taken() == 1
+    state.pod_deleted("b")
+    assert taken() == 0
