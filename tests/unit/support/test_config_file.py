@@ -34,7 +34,7 @@ async def test_a_change_is_taken_in_once_and_an_invalid_one_never(
     write(path, "gpuMemoryUnit: 1MiB")
     await until(lambda: "the smallest valid unit is 64MiB" in caplog.text)
     write(path, "gpuMemoryUnit: [")
-    await until(lambda: "a value is missing here" in caplog.text)
+    await until(lambda: "did not find expected node content" in caplog.text)
     path.unlink()
     await until(lambda: "No such file" in caplog.text)
     write(path, "gpuMemoryUnit: 128MiB")

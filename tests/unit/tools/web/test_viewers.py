@@ -67,18 +67,6 @@ async def viewers(server: FakeApiServer) -> AsyncIterator[Viewers]:
         await found.close()
 
 
-async def test_each_sees_what_it_may_list(users: Users, viewers: Viewers) -> None:
-    admin, team = await viewers.admit("token-admin"), await viewers.admit("token-team")
-    assert admin != team
-    assert await viewers.rights(admin) == ALL_RIGHTS
-    rights = await viewers.rights(team)
-    assert rights == Rights(namespaces=frozenset({"a"}))
-    assert [rights.sees(name) for name in ("a", "b", "")] == [True, False, False]
-    assert await viewers.may_list(team, "events", "a")
-    assert not await viewers.may_list(team, "events", "b")
-    assert not await viewers.may_list("no session", "events", "a")
-
-
 @pytest.mark.parametrize(("token", "status"), [("token-stranger", 401), ("admin", 401), ("token-nobody", 403)])
 async def test_strangers_and_who_may_list_no_nodes_stay_outside(
     users: Users, viewers: Viewers, token: str, status: int
