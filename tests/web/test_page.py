@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition, Pod, Taint
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION
+from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION, ConditionType
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from gputile.kube import errors
-from gputile.kube.client import Attempts, Connection
-from gputile.kube.config import Access
+from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.config import Access, Proxy
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.errors import api_error, permission_of
-from gputile.kube.proxies import Proxy
-from gputile.kube.timing import Clock
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
 from tests.localcluster.identities import Authority

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import ObjectReference
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.events import EventBuffer, EventKey, EventRecorder, shortened
-from gputile.kube.timing import Clock
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.kube.views import QUICK

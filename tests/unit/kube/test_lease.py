@@ -10,10 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden
 from gputile.kube.lease import RELEASED_S, LeaseHolder, LeaseRecord, LeaseState, LeaseStep
-from gputile.kube.timing import Clock
 from tests.conftest import examples
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Backoff, Connection
 from gputile.kube.objects import Deleted, Replaced, UnreadableObject
 from gputile.kube.reflector import LineSplitter, Reflector, ReflectorSettings
-from gputile.kube.timing import Backoff
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.other_groups import POD_GROUPS_PATH
 from gputile.api.well_known import POD_GROUP_LABEL
+from gputile.api.workloads import POD_GROUPS_PATH
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.livecluster import machine, put

@@ -14,13 +14,14 @@ from gputile.api.workloads import (
     ServiceAccount,
     WebhookConfiguration,
 )
-from gputile.tools.views.installation_problem import (
+from gputile.tools.views.rollout import (
     InstallationProblem,
+    RolloutState,
     missing_components,
     other_extenders,
+    remedy_of,
     unfinished_releases,
 )
-from gputile.tools.views.rollout import RolloutState, remedy_of
 from gputile.tools.views.status import RolloutPhase, Traces, assess, table, traces_of, with_problems
 
 pytestmark = pytest.mark.requirement("U11")

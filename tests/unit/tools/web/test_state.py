@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU, ConditionType
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
