@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.extender import (
+from gputile.api.webhooks import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -24,7 +24,7 @@ from gputile.api.extender import (
     MetaPod,
     MetaVictims,
 )
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_api import PodEvent
