@@ -39,7 +39,9 @@ def test_a_reason_is_named_by_its_table() -> None:
         if _CAMEL.fullmatch(text) and not str(path).startswith(_NOT_OURS) and text not in types | _WORDS
     }
     assert strange == set()
-    assert {str(path) for path, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)} == {"api/well_known.py"}
+    assert {str(path) for path, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)} == {
+        "api/well_known.py"
+    }
 
 
 @pytest.mark.parametrize("table", [EventReason, ConditionReason, ConditionType, ExitCode])
