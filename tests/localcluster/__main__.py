@@ -3,13 +3,9 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-import yaml
 
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
@@ -18,7 +14,11 @@ from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_node
 from tests.localcluster.nodes import PlayedKubelets
 from tests.localcluster.processes import ProcessFailed
 
-UNIT = "128MiB"  # what examples/cluster.yaml counts in
+# What an installation by Helm has, from which the command line reads the configuration.
+_CONFIGURATION = {
+    "metadata": {"name": "gputile", "labels": {"app.kubernetes.io/name": "gputile"}},
+    "data": {"configuration.yaml": "{apiVersion: gputile.io/v1alpha1, kind: Configuration, gpuMemoryUnit: 1GiB}"},
+}
 
 HELP = """
 A Kubernetes control plane runs, with gputile's scheduler extender, controller, webhook and policies. It has {nodes}
@@ -49,11 +49,10 @@ def main() -> int:
             nodes = described_nodes(EXAMPLES / "cluster.yaml")
             plane.nodes.create_nodes(nodes)
             print("starting gputile ...", file=sys.stderr, flush=True)
-            settings = {"gpuMemoryUnit": UNIT}
-            stack.enter_context(installed(plane, settings=settings))
-            start_controller(plane, settings=settings)
-            _, url = start_extender(plane, unit=UNIT)
-            plane.api.post("/api/v1/namespaces/gputile/configmaps", _config_map(settings))
+            stack.enter_context(installed(plane))
+            start_controller(plane)
+            _, url = start_extender(plane)
+            plane.api.post("/api/v1/namespaces/gputile/configmaps", _CONFIGURATION)
             plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
             stack.enter_context(PlayedKubelets(plane.api))
             text = HELP.format(
@@ -71,13 +70,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _config_map(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what an installation by Helm has, from which the command line reads the configuration."""
-    document = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
-    metadata = {"name": "gputile", "labels": {"app.kubernetes.io/name": "gputile"}}
-    return {"metadata": metadata, "data": {"configuration.yaml": yaml.safe_dump(document)}}
 
 
 def program_path(plane: ControlPlane) -> str:
