@@ -12,6 +12,7 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
 from tests.localcluster.nodes import PlayedKubelets
+from tests.localcluster.played_agents import played_agents
 from tests.localcluster.processes import ProcessFailed
 
 # What an installation by Helm has, from which the command line reads the configuration.
@@ -22,13 +23,16 @@ _CONFIGURATION = {
 
 HELP = """
 A Kubernetes control plane runs, with gputile's scheduler extender, controller, webhook and policies. It has {nodes}
-simulated nodes: pods are admitted, placed and bound as in any cluster, and shown as running, but no container runs.
+simulated nodes: pods are admitted, placed and bound as in any cluster, and shown as running, but no container runs, and
+what they use of GPUs is invented.
 
     export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
     kubectl get nodes -L ack.node.gpu.schedule,aliyun.accelerator/nvidia_name
     kubectl apply -f {examples}/workloads.yaml
     kubectl get pods -o wide
     kubectl inspect cgpu                   # -d lists the pods, -o json
+    gputile status
+    gputile top pods                       # what they use of what they hold
     kubectl apply -f {examples}/too-large.yaml
     kubectl describe pod too-large         # why it is pending: node, GPU and rule
     gputile explain too-large              # each GPU, and what would have to change
@@ -55,6 +59,7 @@ def main() -> int:
             plane.api.post("/api/v1/namespaces/gputile/configmaps", _CONFIGURATION)
             plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
             stack.enter_context(PlayedKubelets(plane.api))
+            stack.enter_context(played_agents(plane, nodes))
             text = HELP.format(
                 nodes=len(nodes),
                 kubeconfig=plane.kubeconfig(),
