@@ -7,7 +7,7 @@ from enum import Enum
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import PodApi
 from gputile.kube.errors import (
     AnswerLost,
     ApiError,

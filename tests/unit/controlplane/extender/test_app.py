@@ -12,9 +12,8 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
 from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger

@@ -8,8 +8,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
-from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
+from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu

@@ -112,7 +112,7 @@ class GangPlanner:
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
         self._new_plan_name = new_plan_name
-        self._patience = GangPatience(configuration.gangs)
+        self.patience = GangPatience(configuration.gangs)
         self.reports = GangReports()
         self._searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
@@ -129,7 +129,7 @@ class GangPlanner:
         self._now_ns = state.now_ns
         self._searches.begin(names, state)
         self.reports.begin(names, state.now_ns)
-        self._patience.begin(names, state.now_ns)
+        self.patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
         turn = GangTurns(state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1)
@@ -138,7 +138,7 @@ class GangPlanner:
         starting_on = set[str]()
         for gang in gangs:
             if gang.kept_since_ns and _has_reservation(gang, state):
-                self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
+                self.patience.kept_in_vain(gang.name, gang.kept_since_ns)
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
@@ -156,7 +156,7 @@ class GangPlanner:
                 result.waiting += 1
                 if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
                     turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
+                    self.patience.kept_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
             self.preemption.plan_pods()
             result.evictions += self.evictions.rests()
@@ -178,10 +178,6 @@ class GangPlanner:
     def starting_on(self) -> set[str]:
         """Return the nodes to which pods of gangs are about to be bound, as the last round found."""
         return self._starting_on
-
-    def rests(self, gang: GangName) -> bool:
-        """Return whether GPUs were kept for a gang in vain for too long, and none are now."""
-        return self._patience.rests(gang)
 
     def abandon(self) -> None:
         """Note that nothing of a round is written, so that all is told again."""
@@ -219,7 +215,7 @@ class GangPlanner:
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
             self.reports.tell(gang, _WAITING, text, result)
             return False
-        if gang.unbegun and self._patience.rests(gang.name):
+        if gang.unbegun and self.patience.rests(gang.name):
             # The reservations that end stay on the pods: so the next leader knows of them, too.
             self.reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
@@ -294,7 +290,7 @@ class GangPlanner:
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
         may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
-        waited = self._patience.has_waited(gang.name, gang.complete_at)
+        waited = self.patience.has_waited(gang.name, gang.complete_at)
         return may_reserve and complete and waited and self._searches.too_large(gang) is None
 
 
