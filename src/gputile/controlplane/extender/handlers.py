@@ -9,6 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -27,7 +28,6 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.placement.fit import isolates
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -42,6 +42,20 @@ _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 class BadRequest(Exception):
     """The call cannot be answered as it is; the text says what is wrong and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
+    """
+
+    pod: Pod
+    warning: bool
+    reason: EventReason
+    message: str
+    latest: bool = False
 
 
 class ExtenderHandlers:
