@@ -10,9 +10,8 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
-from gputile.api.webhooks import API_VERSION, KIND
 from gputile.api.conversion import decode
-from gputile.api.webhooks import AdmissionRequest, AdmissionReview, encode_allowed, encode_refused
+from gputile.api.webhooks import API_VERSION, KIND, AdmissionRequest, AdmissionReview, encode_allowed, encode_refused
 from gputile.core.admission.review import (
     AdmissionPolicy,
     UnreadableReview,
