@@ -1,6 +1,7 @@
 """Reads the state of an installation from a live cluster."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 
 from gputile.api.core import Node
@@ -91,7 +92,7 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
         readable(connection, hooks, WebhookConfiguration),
     )
-    return traces_of(leases, configurations, namespace)
+    return traces_of(leases, configurations, namespace, time.time())
 
 
 # What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.

@@ -94,6 +94,7 @@ class Webhook:
             current.gpu_time,
             node_types_of(current),
             current.features.claims,
+            admission.isolation,
         )
 
     def not_ready(self) -> str | None:

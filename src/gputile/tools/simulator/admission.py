@@ -163,6 +163,7 @@ class Admission:
             configuration.scheduler_name,
             configuration.gpu_time,
             claims=configuration.features.claims,
+            isolation=configuration.admission.isolation,
         )
         try:
             return mutate(request, policy)

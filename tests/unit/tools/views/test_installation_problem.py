@@ -1,5 +1,6 @@
 """What is wrong with an installation as a whole is named: the object, the rule, and what to do."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -215,6 +216,14 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     assert remedy(f"{REFUSED}a plugin of a later version does not like it") == ""
 
 
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
+
+
+def lease(name: str, holder: str | None, renewed: str = "2026-07-01T12:00:00.000000Z") -> Lease:
+    spec = {"holderIdentity": holder, "renewTime": renewed}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Lease)
+
+
 def configuration(*webhooks: dict[str, Any]) -> WebhookConfiguration:
     return msgspec.convert({"metadata": {"name": "gputile"}, "webhooks": list(webhooks)}, WebhookConfiguration)
 
@@ -223,7 +232,16 @@ def webhook(namespace: str, name: str = "gpu-pods.gputile.io") -> dict[str, Any]
     return {"name": name, "clientConfig": {"service": {"namespace": namespace, "name": "gputile-webhook"}}}
 
 
+def test_leases_that_somebody_holds() -> None:
+    """One that was released or is not renewed is of a program that has ended, and other Leases are of others."""
+    leases = [lease("gputile-controller", "controller"), lease("gputile-extender", ""), lease("other", "x")]
+    seen = ["controller holds the Lease gputile-controller"]
+    assert traces_of(leases, [], "gputile", NOON) == Traces(here=seen, running=True)
+    assert traces_of(leases, [], "gputile", NOON + 3600) == Traces()
+    assert traces_of([lease("gputile-extender", None)], [], "gputile", NOON) == Traces()
+
+
 def test_a_webhook_that_the_api_server_asks() -> None:
     found = [configuration(webhook("gputile"), webhook("gputile")), configuration(webhook("gputile", "x.example.com"))]
-    assert traces_of([], found, "gputile") == Traces(here=["the webhook configuration gputile is there"])
-    assert traces_of([], found, "default") == Traces(elsewhere=["gputile"])
+    assert traces_of([], found, "gputile", NOON) == Traces(here=["the webhook configuration gputile is there"])
+    assert traces_of([], found, "default", NOON) == Traces(elsewhere=["gputile"])

@@ -108,9 +108,14 @@ def test_what_there_is_without_components_is_said() -> None:
 
 
 def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
-    """As `make cluster` runs them. Nothing in a cluster says whether a program is ready, so this is not Deployed."""
+    """As `make cluster` runs them. Nothing in a cluster says whether a program is ready, so this is not Deployed.
+
+    A webhook configuration alone may have been left behind.
+    """
     seen = ["controller holds the Lease gputile-controller"]
-    installation = with_traces(assess([], [], [], [node("a", Inventory(gpus=()))], 128), Traces(here=seen))
+    installation = with_traces(
+        assess([], [], [], [node("a", Inventory(gpus=()))], 128), Traces(here=seen, running=True)
+    )
     assert installation.phase is RolloutPhase.OUTSIDE_OF_PODS
     assert installation.traces == seen
     told = table(installation)
@@ -118,6 +123,10 @@ def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
     assert "its configuration is there, 1 node has what an agent reported and controller holds the Lease" in told
     assert told.splitlines()[-1].split() == ["a", "-", "-", "-", "0"], "whether an agent runs there is not known"
     assert "/readyz" in told
+    left = with_traces(assess([], [], [], [], 0), Traces(here=["the webhook configuration gputile is there"]))
+    assert table(left).startswith(
+        "gputile: NotInstalled\n\nHere are no Deployments and DaemonSets of it, but the webhook"
+    )
 
 
 def test_where_it_is_installed_instead_is_said() -> None:
