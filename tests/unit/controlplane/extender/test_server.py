@@ -115,7 +115,7 @@ async def test_claims_are_watched_where_nodes_may_give_gpus_by_them() -> None:
         assert not [each for each in scene.server.requests if each.path == path]
         held = claim("c", result("n", 0, memory="1Gi"), memory="1Gi")
         scene.server.put(path, json.loads(msgspec.json.encode(held)))
-        scene.reloader.take(Configuration(features=Features(claims=True)))
+        scene.reloader.configure(Configuration(features=Features(claims=True)))
 
         async def wait_for_bookings(count: int) -> None:
             while f"gputile_ledger_bookings {count}.0" not in (await scene.client.get("/metrics")).text:  # noqa: ASYNC110
