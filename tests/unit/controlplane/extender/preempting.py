@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, Taint
-from gputile.api.extender import ExtenderArgs
-from gputile.api.other_groups import PodDisruptionBudget
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
+from gputile.api.webhooks import ExtenderArgs
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, EventReason
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner

@@ -89,6 +89,16 @@ async def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("node", "said"), [("c", " of node c"), ("a", " of node a; memory is not limited there")])
+async def test_an_event_says_where_memory_is_not_limited(node: str, said: str) -> None:
+    served = Served()
+    served.ledger.apply(NodeApplied(gpu_node("c", mode="cgpu")))
+    served.cluster.add(gpu_pod("p"))
+    await served.ask("bind", {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": node})
+    assert served.notices[0].message.endswith(said)
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("B3")
 async def test_pods_without_gpus_are_ranked_and_pods_with_gpus_are_left_to_prioritize() -> None:
     served = Served()

@@ -4,8 +4,8 @@ import pytest
 
 from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint
-from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.webhooks import ExtenderPreemptionArgs, MetaPod, MetaVictims
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.ledger.snapshot import overallocated_gpus
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 

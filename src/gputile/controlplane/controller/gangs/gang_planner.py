@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns

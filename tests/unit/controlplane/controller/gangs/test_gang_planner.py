@@ -7,8 +7,6 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
-from gputile.api.other_groups import PodGroup, PodGroupSpec
-from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     DAEMON_LABEL,
     GANG_GATE,
@@ -17,7 +15,9 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
+    EventReason,
 )
+from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
