@@ -249,7 +249,7 @@ class Preemption:
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if there are too few."""
+        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if too few."""
         engine, now_ns, uid = self._state.placement.engine, self._state.now_ns, gang.pod.metadata.uid
         decision = engine.decide(request, node, now_ns)
         if not isinstance(decision, Decision):
