@@ -80,6 +80,13 @@ class AdmissionConfiguration(Section, frozen=True):
             "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
         ),
     ] = False
+    isolation: Annotated[
+        Literal["none", "memory"],
+        described(
+            "What admission writes into GPU pods without `gputile.io/isolation`: `memory` keeps them off GPUs on which "
+            "memory is not limited."
+        ),
+    ] = "none"
 
 
 class Features(Section, frozen=True):

@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterable, Sequence
 
 from gputile.api.core import Node
-from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
     ConfigMap,
     DaemonSet,
     Deployment,
     Event,
     HelmRevision,
+    Lease,
     RunningPod,
     ServiceAccount,
     WebhookConfiguration,
@@ -27,7 +27,7 @@ from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
 from gputile.cli.reads.live_cluster import INSTALLED
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
-from gputile.tools.views.installation_problem import (
+from gputile.tools.views.rollout import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,

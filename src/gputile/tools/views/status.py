@@ -10,15 +10,18 @@ import msgspec
 
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node
-from gputile.api.other_groups import Lease
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import CONDITION_PREFIX, CONTROLLER_LEASE, EXTENDER_LEASE, INVENTORY_ANNOTATION
+from gputile.api.well_known import (
+    CONDITION_PREFIX,
+    CONTROLLER_LEASE,
+    EXTENDER_LEASE,
+    INVENTORY_ANNOTATION,
+    ConditionType,
+)
 from gputile.api.wording import described, first_of
-from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration, WebhookEntry
+from gputile.api.workloads import DaemonSet, Deployment, Event, Lease, RunningPod, WebhookConfiguration, WebhookEntry
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
-from gputile.tools.views.installation_problem import InstallationProblem
-from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
+from gputile.tools.views.rollout import COMPONENT_LABEL, Component, InstallationProblem, RolloutState, component_of
 from gputile.tools.views.terminal_text import aligned, inert
 
 _OUR_WEBHOOKS: Final = ".gputile.io"

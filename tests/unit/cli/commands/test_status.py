@@ -1,7 +1,6 @@
 """``gputile status`` as a user runs it, against an API server over a real socket."""
 
 import json
-import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -91,15 +90,6 @@ def test_programs_outside_of_pods_are_recognised(server: FakeApiServer, kubeconf
     assert json.loads(first.stdout)["traces"] == ["controller holds the Lease gputile-controller"]
     del server.store[leases]["gputile-controller"]
     assert run.invoke(app, words).stdout == "gputile: NotInstalled\n"
-
-
-def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str) -> None:
-    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
-    timer = threading.Timer(0.3, lambda: server.store[DEPLOYMENTS].update({"gputile-webhook": webhook(1)}))
-    timer.start()
-    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "60"])
-    timer.join()
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "gputile: Deployed")
 
 
 def unready(name: str) -> dict[str, object]:

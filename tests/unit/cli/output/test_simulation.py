@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gputile.api.wording import gib_text
@@ -115,10 +114,3 @@ def test_wide_has_a_row_for_each_pod_that_has_a_place(few: list[str]) -> None:
     assert "Allocated/Total GPU Memory In Cluster:" in result.stdout
     narrow = run.invoke(app, [*few, "-o", "wide"], env={"COLUMNS": "60"}).stdout.partition("\n\n")[0]
     assert max(map(len, narrow.splitlines())) <= 60
-
-
-def test_yaml_is_what_json_is(few: list[str]) -> None:
-    found = [run.invoke(app, [*few, "--compare", "spread", "-o", form]).stdout for form in ("json", "yaml")]
-    assert json.loads(found[0]) == yaml.safe_load(found[1])
-    assert set(json.loads(found[0])) == {"decisions", "nodes", "compared"}
-    assert json.loads(found[0])["compared"]["placement"] == "spread"

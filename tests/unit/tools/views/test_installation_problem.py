@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
     Deployment,
     HelmRevision,
@@ -16,13 +15,14 @@ from gputile.api.workloads import (
     ServiceAccount,
     WebhookConfiguration,
 )
-from gputile.tools.views.installation_problem import (
+from gputile.tools.views.rollout import (
     InstallationProblem,
+    RolloutState,
     missing_components,
     other_extenders,
+    remedy_of,
     unfinished_releases,
 )
-from gputile.tools.views.rollout import RolloutState, remedy_of
 from gputile.tools.views.status import RolloutPhase, Traces, assess, table, traces_of, with_problems
 
 pytestmark = pytest.mark.requirement("U11")
@@ -95,13 +95,6 @@ def test_only_the_latest_revision_of_our_own_release_counts(revisions: list[Helm
 def account(component: str, **more: str) -> ServiceAccount:
     meta = {"name": f"gputile-{component}", "labels": {"app.kubernetes.io/component": component}, **more}
     return msgspec.convert({"metadata": meta}, ServiceAccount)
-
-
-def test_a_component_that_is_not_there_is_named_by_what_is_left_of_it() -> None:
-    problems = missing_components([deployment("webhook")], [account("agent"), account("webhook")], "")
-    assert [problem.object for problem in problems] == ["agent"]
-    assert phase_with(problems) is RolloutPhase.DEPLOYING
-    assert "helm upgrade" in problems[0].remedy
 
 
 @pytest.mark.parametrize("accounts", [[], [account("scheduler")]], ids=["pruned", "deleted"])
