@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
 from gputile.api.conversion import WireObject, timestamp_of
-from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
 POD_READY = "Ready"

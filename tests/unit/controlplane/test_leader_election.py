@@ -9,10 +9,9 @@ import pytest
 
 from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NotReady, SoleReplica
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import AnswerLost, KubeError
 from gputile.kube.lease import LeaseHolder, LeaseState
-from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 

@@ -13,7 +13,7 @@ from gputile.cli.options.common import Context, option, takes
 from gputile.cli.options.configuration import read_configuration
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.output.streams import fail
-from gputile.support.logs import LogFormat
+from gputile.support.telemetry import LogFormat
 
 
 @dataclass(frozen=True, slots=True)

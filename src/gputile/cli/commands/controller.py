@@ -16,7 +16,7 @@ from gputile.cli.options.services import (
     access_to,
 )
 from gputile.cli.running import run_service
-from gputile.support.logs import LogFormat, set_up_logging
+from gputile.support.telemetry import LogFormat, set_up_logging
 
 
 @dataclass(frozen=True, slots=True)

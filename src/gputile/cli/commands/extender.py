@@ -20,7 +20,7 @@ from gputile.cli.options.services import (
 )
 from gputile.cli.output.streams import fail
 from gputile.cli.running import run_service
-from gputile.support.logs import LogFormat, set_up_logging
+from gputile.support.telemetry import LogFormat, set_up_logging
 
 if TYPE_CHECKING:
     from gputile.support.listening import TlsFiles

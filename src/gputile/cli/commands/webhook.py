@@ -7,7 +7,7 @@ from gputile.cli.options.common import Context, namespace, option, takes
 from gputile.cli.options.configuration import read_configuration
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.running import run_service
-from gputile.support.logs import LogFormat, set_up_logging
+from gputile.support.telemetry import LogFormat, set_up_logging
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import typer
 
 from gputile.cli.options.common import namespace, option
 from gputile.cli.output.streams import fail
-from gputile.support.logs import LogFormat
+from gputile.support.telemetry import LogFormat
 
 if TYPE_CHECKING:
     from gputile.kube.config import Access

@@ -6,10 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
 from gputile.api.well_known import CLAIMS_LABEL, UNSAFE_ACCESS_LABEL
-from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
+from gputile.api.workloads import (
+    POD_GROUP_API_PATH,
+    POD_GROUPS_PATH,
+    ConfigMap,
+    Event,
+    ListedPriorityClass,
+    Namespace,
+    PodDisruptionBudget,
+    PodGroup,
+)
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import (
     GivenConfiguration,

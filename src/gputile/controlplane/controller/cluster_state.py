@@ -11,13 +11,13 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MIRROR_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
+from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import EvictablePods

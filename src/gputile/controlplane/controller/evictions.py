@@ -9,9 +9,8 @@ room for is given up meanwhile: the pods that stay are asked again, unless no po
 pods run again. Another leader does not know of them.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 import msgspec
 
@@ -19,7 +18,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionRules
+from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, SOON_S, EvictionBudget, EvictionRules
 from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
@@ -33,11 +32,11 @@ _OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
 class Eviction(msgspec.Struct, frozen=True, gc=False):
     """A pod that is to be evicted, and why.
 
-    ``preemptor`` is the name of a gang, or the UID of a pod; None where the rest of the pod's own gang has left.
-    ``told`` are the pods that an event tells of a refusal; the pod itself if there are none.
+    ``preemptor`` is None where the rest of the pod's own gang has left. ``told`` are the pods that an event tells of a
+    refusal; the pod itself if there are none.
     """
 
-    preemptor: Hashable
+    preemptor: GangName | None
     uid: str
     namespace: str
     name: str
@@ -47,9 +46,10 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _PreemptorVictims:
-    """The pods that leave for one preemptor, whether any has left, and why an eviction was refused last."""
+    """The pods that leave for one preemptor and why, whether any has left, and why an eviction was refused last."""
 
     uids: tuple[str, ...] = ()
+    why: str = ""
     has_evicted: bool = False
     retry_ns: int = 0
     refused: str = ""
@@ -69,7 +69,7 @@ class _LeavingGang:
     since_ns: int
     uids: dict[str, None] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
-    preemptors: set[Hashable] = field(default_factory=set)
+    preemptors: set[GangName] = field(default_factory=set)
     refused_ns: int = -_RETRY_NS
 
 
@@ -84,27 +84,29 @@ class _Eviction:
 class Evictions:
     """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
 
-    What is remembered is of bound pods.
+    A preemptor is a gang, or a pod as a gang of one. What is remembered is of preemptors and of bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
         self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
-        self._victims: dict[Hashable, _PreemptorVictims] = {}  # by preemptor
+        self._victims: dict[GangName, _PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
         self._refused_at: dict[str, int] = {}  # Unix time, ns
         self._leaving: dict[GangName, _LeavingGang] = {}
 
-    def begin(self, state: ClusterState) -> None:
-        """Begin a round on the cluster as it is now."""
+    def begin(self, state: ClusterState, preemptors: Collection[GangName]) -> None:
+        """Begin a round on a snapshot."""
         self._state, bound = state, state.evictable.facts
+        self._victims = {name: victims for name, victims in self._victims.items() if name in preemptors}
         self._evicted = {uid: each for uid, each in self._evicted.items() if uid in bound}
         self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
-    def rules(self, preemptor: Hashable = None, *, refused_too: bool = False, soon_s: float = SOON_S) -> EvictionRules:
+    def rules(self, preemptor: GangName | None = None, *, refused_too: bool = False) -> EvictionRules:
         """Return the rules by which pods may be evicted now; victims of others than the ``preemptor`` count as gone.
 
+        For a ``preemptor`` that has its GPUs reserved all pods that leave count as gone, else those that leave soon.
         ``refused_too`` allows pods whose eviction was refused lately.
         """
         bound = self._state.evictable
@@ -118,7 +120,7 @@ class Evictions:
             evicted.intersection(bound.facts),
             self._state.evictable.budget if refused_too else self._budget,
             gang_size=self._size_of_group,
-            soon_s=soon_s,
+            soon_s=SOON_S if preemptor is None else MOST_GRACE_S,
         )
 
     def _budget(self, uid: str) -> EvictionBudget | None:
@@ -141,7 +143,7 @@ class Evictions:
 
     # -- the victims of one preemptor
 
-    def choose(self, preemptor: Hashable, uids: Sequence[str], why: str) -> None:
+    def choose(self, preemptor: GangName, uids: Sequence[str], why: str) -> None:
         """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
         victims = self._victims.setdefault(preemptor, _PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
@@ -149,21 +151,24 @@ class Evictions:
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
                 self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
-        victims.uids = tuple(uids)
+        victims.uids, victims.why = tuple(uids), why
 
-    def drop(self, preemptor: Hashable) -> None:
+    def victims(self, preemptor: GangName) -> tuple[str, ...]:
+        return self._victims[preemptor].uids if preemptor in self._victims else ()
+
+    def drop(self, preemptor: GangName) -> None:
         self._victims.pop(preemptor, None)
 
-    def due(self, preemptor: Hashable, why: str, told: tuple[Pod, ...]) -> list[Eviction]:
+    def due(self, preemptor: GangName, told: tuple[Pod, ...]) -> list[Eviction]:
         """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
         victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
         return [
-            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, why, told)
+            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, told)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
             if self._is_due(uid, victims)
         ]
 
-    def is_any_due(self, preemptor: Hashable) -> bool:
+    def is_any_due(self, preemptor: GangName) -> bool:
         victims = self._victims.get(preemptor, _PreemptorVictims())
         return any(self._is_due(uid, victims) for uid in victims.uids)
 
@@ -171,10 +176,10 @@ class Evictions:
         pauses = 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS
         return self._stays(uid) and not pauses and not self._was_evicted(uid)
 
-    def has_evicted(self, preemptor: Hashable) -> bool:
+    def has_evicted(self, preemptor: GangName) -> bool:
         return preemptor in self._victims and self._victims[preemptor].has_evicted
 
-    def refusal(self, preemptor: Hashable) -> str:
+    def refusal(self, preemptor: GangName) -> str:
         """Return why an eviction for a preemptor was refused last, "" for none."""
         return self._victims[preemptor].refused if preemptor in self._victims else ""
 
@@ -193,19 +198,6 @@ class Evictions:
             and (below is None or booking.priority < below)
         ]
 
-    def seconds_to_leave(
-        self, evicted: Collection[str], places: Iterable[tuple[str, Collection[str]]], soon_s: float = SOON_S
-    ) -> int:
-        """Return in how many seconds those are to be gone that are evicted, or leave these places by themselves.
-
-        ``places`` are nodes and UUIDs of GPUs; who needs longer than ``soon_s`` is not waited for.
-        """
-        facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
-        seconds = [float(facts[uid].grace_s) for uid in evicted if uid in facts]
-        for node, gpus in places:
-            seconds += [each - now_s for each in self.leaving_at(node, gpus) if each - now_s <= soon_s]
-        return ceil(max([0.0, *seconds]))
-
     def named(self, uids: Sequence[str], most: int = 5) -> str:
         facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
@@ -215,7 +207,7 @@ class Evictions:
     # -- gangs that leave whole
 
     def _leaves_whole(
-        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str
+        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: GangName, why: str
     ) -> None:
         """Remember a gang if all of its pods that stay are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
@@ -294,10 +286,11 @@ class Evictions:
         for gang in self._leaving.values():
             if uid in gang.uids:
                 gang.refused_ns = now_ns
-        if (victims := self._victims.get(eviction.preemptor)) is not None:
+        if eviction.preemptor in self._victims:
+            victims = self._victims[eviction.preemptor]
             victims.refused, victims.retry_ns = why, now_ns + _RETRY_NS
 
     def _accept(self, eviction: Eviction, *, certain: bool) -> None:
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain)
-        if (victims := self._victims.get(eviction.preemptor)) is not None:
-            victims.has_evicted = True
+        if eviction.preemptor in self._victims:
+            self._victims[eviction.preemptor].has_evicted = True

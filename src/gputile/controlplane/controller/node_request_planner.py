@@ -14,7 +14,7 @@ from typing import Final
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_backoff import (

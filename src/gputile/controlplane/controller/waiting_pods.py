@@ -110,11 +110,6 @@ class GangMembers:
         members = self._gangs[gang]
         return [*members.alive.values(), *members.succeeded.values()]
 
-    def runs(self, gang: GangName) -> bool:
-        """Return whether a gang has pods that run, and none that waits."""
-        members = self._gangs.get(gang)
-        return members is not None and bool(members.alive) and not members.unbound
-
     def put(self, pod: Pod) -> list[str]:
         """Take the last word on a pod; return the UIDs of those that are not kept any more."""
         uid, gang = pod.metadata.uid, gang_of(pod)

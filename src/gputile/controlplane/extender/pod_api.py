@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Binding, Pod
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import FENCE_ANNOTATION
+from gputile.api.well_known import FENCE_ANNOTATION, EventReason
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import KubeError
 from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod

@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
+from gputile.api.webhooks import AdmissionRequest
 from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.autoscaler_node_types import avoid
 from gputile.core.admission.completion import assign, bring_to_extender, gate, stamp, tolerate

@@ -37,7 +37,7 @@ from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.support.metrics import LoopLag
+from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 

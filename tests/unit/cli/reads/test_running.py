@@ -11,7 +11,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import allocation_text, gpu_node, share
+from tests.fakes.corebuilders import allocation_text, share
+from tests.fakes.livecluster import GIB, machine, put
 from tests.unit.tools.simulator.manifests import (
     CRON_JOB,
     DEPLOYMENT,
@@ -27,7 +28,6 @@ from tests.unit.tools.simulator.manifests import (
 pytestmark = pytest.mark.requirement("B4")
 
 run = CliRunner()
-GIB = 1024
 VERSIONS = {"Job": "batch/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
 JOB_SET: Json = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -69,8 +69,7 @@ def there(
 
 def simulated(server: FakeApiServer, kubeconfig: str, body: Json, code: int = 0) -> tuple[list[str], str]:
     """Return the pods that are placed, and what is said on stderr."""
-    machine = gpu_node("n", mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable={MEM: "15", "pods": "110"})
-    server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine)
+    put(server, machine())
     options = ["--from-cluster", "--kubeconfig", kubeconfig, "-f", "-", "-o", "json"]
     result = run.invoke(app, ["simulate", *options], input=json.dumps(body))
     assert result.exit_code == code, result.output
@@ -85,12 +84,6 @@ def simulated(server: FakeApiServer, kubeconfig: str, body: Json, code: int = 0)
         (
             changed(DEPLOYMENT, "spec.replicas", 3),
             [(f"w-h-{i}", "ReplicaSet/w-h", {"pod-template-hash": "h"}) for i in "ab"],
-            1,
-            True,
-        ),
-        (
-            changed(STATEFUL_SET, "spec.replicas", 3),
-            [("w-1", "StatefulSet/w", {}), ("w-2", "StatefulSet/w", {})],
             1,
             True,
         ),

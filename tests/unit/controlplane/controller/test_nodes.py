@@ -11,8 +11,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU, ConditionType
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.node_reconciler import (
     NodeReconciler,

@@ -7,13 +7,13 @@ from enum import Enum
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import PodApi
 from gputile.kube.errors import (
     AnswerLost,
-    ApiError,
     Conflict,
     ConnectionFailed,
     Forbidden,
+    KubeError,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -45,7 +45,7 @@ class ModelCluster(PodApi):
         self.readable = True
         self.writable = True
         self.forbidden = False
-        self.refuses_writes: ApiError | None = None
+        self.refuses_writes: KubeError | None = None
         self.refused_evictions: set[str] = set()
         self.evicted: list[str] = []
         self.on_evict: Callable[[Pod], None] = lambda _: None

@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, Taint
-from gputile.api.extender import ExtenderArgs
-from gputile.api.other_groups import PodDisruptionBudget
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
+from gputile.api.webhooks import ExtenderArgs
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, EventReason
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
-from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger

@@ -8,11 +8,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.api.core import Pod, SchedulingGate
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import WHOLE_GPU
+from gputile.api.well_known import WHOLE_GPU, EventReason
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods, PendingReason
 from gputile.core.devices.request import by_namespace
-from gputile.support.metrics import MetricsRegistry
+from gputile.support.telemetry import MetricsRegistry
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
 pytestmark = pytest.mark.requirement("B7")

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import RESERVATION_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 
 from gputile.api.core import ObjectMeta, Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction

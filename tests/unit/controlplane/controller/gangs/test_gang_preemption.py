@@ -5,8 +5,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
-from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import GANG_SIZE_LABEL, POD_GROUP_LABEL
+from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.core.devices.reservation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gputile.api.usage_hour import HourSample
+from gputile.api.gpu_time import HourSample
 from gputile.api.well_known import Mode
 from gputile.kube.client import Attempts, Connection
 from gputile.node.agent.device_table import PodContainer
