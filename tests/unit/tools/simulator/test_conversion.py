@@ -119,7 +119,7 @@ def test_other_objects_and_the_order_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("a: [\n", (), "a value is missing here"),
+        ("a: [\n", (), "document 1: line 2"),
         (pod(HAMI), ("--unit", "3"), "--unit 3: '3' is not a memory size"),
         (pod({}).replace('{"limits": {}}', "[]"), (), "spec.containers[0].resources: must be a mapping, is a list"),
     ],
