@@ -191,9 +191,10 @@ class PlacementEngine:
         if not names:
             return []
         rows, known = self._rows(names)
-        scores = [self.scores(each.shape, each.host)[rows] for each in (request, *alternatives)]
-        found = np.where(known, np.maximum.reduce(scores), vectorized.UNFIT)
-        return _ranks(found, rows)
+        found = self.scores(request.shape, request.host)[rows]
+        for each in alternatives:
+            found = np.maximum(found, self.scores(each.shape, each.host)[rows])
+        return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``, for a pod that asks for ``host`` and no GPU.
@@ -336,12 +337,15 @@ class PlacementEngine:
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
     """Return the ranks of scores: see ``PlacementEngine.rank``. Of equally good rows the first is the best."""
-    ordered = np.sort(found)
-    distinct = ordered[np.append(ordered[1:] != ordered[:-1], True)]
-    ranks = TOP_SCORE - len(distinct) + np.searchsorted(distinct, found)
-    ranks = np.where(found == vectorized.UNFIT, 0, np.maximum(ranks, 0))
-    top = np.flatnonzero(found == found.max())
-    if found[top[0]] != vectorized.UNFIT:
+    ranks, rest = np.zeros(len(found), np.int64), found.copy()
+    for rank in range(TOP_SCORE - 1, 0, -1):  # each pass is linear: sorting thousands of scores would take longer
+        best = rest.max()
+        if best == vectorized.UNFIT:
+            break
+        equal = rest == best
+        ranks[equal], rest[equal] = rank, vectorized.UNFIT
+    top = np.flatnonzero(ranks == TOP_SCORE - 1)
+    if len(top):
         ranks[top[rows[top].argmin()]] = TOP_SCORE
     answer: list[int] = ranks.tolist()
     return answer
