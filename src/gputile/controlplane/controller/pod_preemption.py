@@ -20,12 +20,12 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
+from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import kept_off, takes_now

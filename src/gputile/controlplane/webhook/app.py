@@ -19,15 +19,16 @@ from gputile.api.admission import (
     encode_refused,
 )
 from gputile.api.conversion import decode
+from gputile.core.admission.legacy_forms import encode_patch
 from gputile.core.admission.review import (
     AdmissionPolicy,
     UnreadableReview,
     Verdict,
+    message,
     mutate,
     unreadable,
     validate,
 )
-from gputile.core.admission.verdict import encode_patch, message
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.support.metrics import MetricsRegistry
 

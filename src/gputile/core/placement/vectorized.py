@@ -14,7 +14,7 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.choose import FRACTIONS
+from gputile.core.placement.fit import FRACTIONS
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]

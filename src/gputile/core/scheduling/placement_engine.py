@@ -20,6 +20,7 @@ from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, Chosen, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
+from gputile.core.kube_predicates.node_answers import LastAsked
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -27,11 +28,9 @@ from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_gpus
-from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
+from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, choose_gpus, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
-from gputile.core.recent import LastAsked
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
 

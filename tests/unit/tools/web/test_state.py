@@ -12,8 +12,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState

@@ -21,8 +21,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import Refusal, ReservationRule
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.reserved_place import lost_reservation
 

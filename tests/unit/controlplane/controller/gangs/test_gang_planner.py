@@ -23,8 +23,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.allocation import encode_allocation, reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
