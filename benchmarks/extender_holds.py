@@ -9,7 +9,7 @@ from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, g
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
-from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
+from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,

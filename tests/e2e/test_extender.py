@@ -15,7 +15,7 @@ from gputile.api.well_known import (
     GPUSHARE_INDEX,
     TOPOLOGY_GPU,
 )
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import PodApi
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_CORE,
@@ -15,6 +14,7 @@ from gputile.api.well_known import (
     PLACEMENT_LABEL,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionType,
 )
 from gputile.core.devices.allocation import decode_allocation
 from tests.e2e.extender import assert_nothing_over_allocated

@@ -17,11 +17,10 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.admission import AdmissionReview
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
-from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
+from gputile.api.webhooks import AdmissionReview, ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.controlplane.controller.node_reconciler import diagnose
 from gputile.core.admission.legacy_forms import encode_patch

@@ -15,6 +15,7 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
+    ISOLATION,
     MEMORY_UNIT_ANNOTATION,
     POD_GROUP_LABEL,
     WHOLE_GPU,
@@ -60,23 +61,30 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
             rewriting.operations.append(add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"}))
 
 
-def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
-    """Write down which unit the pod's gpu-mem counts in: a later unit does not change what it asked for (U5, U9)."""
-    annotations = pod.metadata.annotations
+def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> None:
+    """Write down which unit the pod's gpu-mem counts in, and the cluster's ``isolation`` where the pod says nothing.
+
+    A later unit does not change what it asked for (U5, U9).
+    """
+    annotations, new = pod.metadata.annotations, dict[str, str]()
+    if isolation != "none" and ISOLATION not in annotations and ISOLATION not in pod.metadata.labels:
+        new[ISOLATION] = isolation
     stamped, unit = annotations.get(MEMORY_UNIT_ANNOTATION), str(unit_mib)
-    if not asks_for(pod, GPU_MEMORY) or stamped == unit:
-        return
-    if stamped is not None:
+    counts_units = asks_for(pod, GPU_MEMORY)
+    if counts_units and stamped is None:
+        new[MEMORY_UNIT_ANNOTATION] = unit
+    elif counts_units and stamped is not None and stamped != unit:
         rule = (
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in force is {unit} MiB: "
             f"remove the annotation, it is written when the pod is created"
         )
         rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
-        return
     path = ("metadata", "annotations")
     # an earlier operation may remove the last annotation, but never the map itself
-    add = Operation("add", (*path, MEMORY_UNIT_ANNOTATION), unit)
-    rewriting.operations.append(add if annotations else Operation("add", path, {MEMORY_UNIT_ANNOTATION: unit}))
+    if annotations:
+        rewriting.operations += [Operation("add", (*path, name), value) for name, value in new.items()]
+    elif new:
+        rewriting.operations.append(Operation("add", path, new))
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:

@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
+from gputile.api.webhooks import AdmissionRequest
 from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.completion import assign, avoid, bring_to_extender, gate, stamp, tolerate
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
@@ -51,7 +51,7 @@ class AdmissionPolicy:
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
     gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
     allowed. A pod is kept off those of ``node_types`` that could never take it. ``claims`` is whether nodes may give
-    their GPUs by ResourceClaims.
+    their GPUs by ResourceClaims. ``isolation`` is what pods get that say nothing of it.
     """
 
     unit_mib: int
@@ -62,6 +62,7 @@ class AdmissionPolicy:
     time: GpuTime = DEFAULT_TIME
     node_types: Sequence[NodeType] = ()
     claims: bool = False
+    isolation: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     if claims or is_decided(pod):
         assign(pod, policy.scheduler, rewriting)
     if is_decided(pod):
-        stamp(pod, policy.unit_mib, rewriting)
+        stamp(pod, policy.unit_mib, policy.isolation, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
         if policy.node_types:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
+from gputile.core.devices.inventory import model_label_value
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -64,9 +65,18 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     return alike and node_info.by_claims == shape.by_claims
 
 
+def isolates(node_info: NodeInfo) -> bool:
+    """Return whether a pod has the memory of its GPUs for itself, alone or by a limit, as far as gputile knows."""
+    return not node_info.grouped and node_info.serving_mode is not ServingMode.OTHER_PLUGIN
+
+
+def is_of_model(gpu: GpuState, shape: Shape) -> bool:
+    return not shape.models or model_label_value(gpu.gpu.model) in shape.models
+
+
 def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
     """Return whether one of the pod's GPUs can be ``gpu``; ``group`` is the number of its trust group."""
-    if not gpu.gpu.healthy:
+    if not gpu.gpu.healthy or not is_of_model(gpu, shape):
         return False
     company = gpu.pods < node_info.max_pods_per_gpu and (
         not node_info.grouped or gpu.group == NO_GROUP or (group != NO_GROUP and gpu.group == group)
@@ -80,8 +90,10 @@ def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bo
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
     if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
         return False
+    if shape.isolated and not isolates(node.info):
+        return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return True
+        return not shape.models
     return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
 
 
@@ -100,9 +112,20 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
+    if shape.isolated and not isolates(node_info):
+        text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
+        return Refusal(FitRule.MODE, text)
+    if node.serving_mode is ServingMode.OTHER_PLUGIN:
+        return Refusal(FitRule.MODE, f"another device plugin gives its GPUs; the pod needs {_models(shape)}")
     if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
+    if shape.models:
+        named, healthy = len(healthy), [gpu for gpu in healthy if is_of_model(gpu, shape)]
+        if len(healthy) < shape.gpus:
+            text = f"{len(healthy)} of its {_gpus(named)} {_are(len(healthy))} {_models(shape)}; "
+            text += f"the pod needs {shape.gpus}"
+            return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if len(healthy) < shape.gpus:
         broken = len(node.gpus) - len(healthy)
         unhealthy = f", {broken} of them unhealthy" if broken else ""
@@ -154,6 +177,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
     if not gpu.gpu.healthy:
         yield Refusal(FitRule.TOO_FEW, "is unhealthy", gpu=index)
         return
+    if not is_of_model(gpu, shape):
+        yield Refusal(FitRule.TOO_FEW, f"is a {gpu.gpu.model}", gpu=index)
+        return
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         if not gpu.empty:
             yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
@@ -172,8 +198,7 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
         text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
     if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
-        way = "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
-        text = f"is used by pods of another trust group, and {way} does not isolate memory"
+        text = f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
 
 
@@ -200,6 +225,17 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
         f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
         f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
     )
+
+
+def _way(node_info: NodeInfo) -> str:
+    """Name how GPUs are shared without isolation."""
+    if node_info.serving_mode is ServingMode.OTHER_PLUGIN:
+        return "another device plugin's GPUs"
+    return "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
+
+
+def _models(shape: Shape) -> str:
+    return " or ".join(sorted(shape.models))
 
 
 def _on_gpus(shape: Shape) -> str:

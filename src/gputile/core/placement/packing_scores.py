@@ -294,10 +294,8 @@ def scores(
     """
     fit, gpus = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
-    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
-        result[
-            (arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN) | vectorized.sliced(arrays, shape, group, rows)
-        ] = 0
+    if shape.kind is RequestKind.WHOLE:
+        result[vectorized.counted_by_others(arrays, shape, group, rows)] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result

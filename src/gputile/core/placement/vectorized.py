@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.devices.inventory import model_number
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
@@ -52,9 +53,8 @@ def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, ro
         used = _count(arrays.pods[lines] > 0) + shape.gpus
         node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
     result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
-    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
-        other_plugin = arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN
-        result[other_plugin | sliced(arrays, shape, group, rows)] = 0
+    if shape.kind is RequestKind.WHOLE:
+        result[counted_by_others(arrays, shape, group, rows)] = 0
     return result
 
 
@@ -96,9 +96,9 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     Nodes whose GPUs another device plugin hands out are not among them.
     """
     if shape.kind is not RequestKind.SHARED:
-        free_gpus = arrays.usable[rows] & (arrays.pods[rows] == 0)
+        free_gpus = _suitable(arrays, shape, rows) & (arrays.pods[rows] == 0)
         return serving(arrays, shape, rows) & (_count(free_gpus) >= shape.gpus), free_gpus
-    gpus = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
+    gpus = _suitable(arrays, shape, rows) & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
         gpus &= arrays.percent[rows] <= 100 - shape.percent
     gpus &= _company(arrays, group, rows)
@@ -106,14 +106,28 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     return takes & (_count(gpus) >= shape.gpus), gpus
 
 
-def sliced(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
-    """Return which of ``rows`` give each whole GPU to several pods, and have enough for the request: shape [rows]."""
-    found: Bool = arrays.serving_mode[rows] == ServingMode.SLICED
-    if not found.any():
-        return found
-    gpus = arrays.usable[rows] & _company(arrays, group, rows)
-    fit: Bool = found & (_count(gpus) >= shape.gpus)
-    return fit
+def counted_by_others(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
+    """Return which of ``rows`` fit the request by another plugin's GPUs, or by parts of whole GPUs in turns: [rows].
+
+    Which model another plugin gives, and whether it isolates anything, nobody knows.
+    """
+    serving_mode = arrays.serving_mode[rows]
+    if shape.by_claims or shape.isolated:
+        return np.zeros(len(serving_mode), np.bool_)
+    other_plugin: Bool = (serving_mode == ServingMode.OTHER_PLUGIN) & (not shape.models)
+    sliced = serving_mode == ServingMode.SLICED
+    if sliced.any():
+        gpus = _suitable(arrays, shape, rows) & _company(arrays, group, rows)
+        other_plugin |= sliced & (_count(gpus) >= shape.gpus)
+    return other_plugin
+
+
+def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
+    """Return which GPUs are healthy and of a model that the request takes: shape [rows, GPUs]."""
+    usable: Bool = arrays.usable[rows]
+    if shape.models:
+        usable = usable & np.isin(arrays.model[rows], [model_number(model) for model in shape.models])
+    return usable
 
 
 def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
@@ -151,7 +165,7 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> 
 def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
     """Return which of ``rows`` take requests like ``shape`` at all: shape [rows]."""
     result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (arrays.serving_mode[rows] == _wanted(shape))
-    return result
+    return result & ~arrays.grouped[rows] if shape.isolated else result
 
 
 def _node_scores(
@@ -206,14 +220,14 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
 
     BROKEN is not told from NO_GPUS here; ``fit.refusal`` does, one node at a time.
     """
-    serving_mode, usable = arrays.serving_mode[rows], arrays.usable[rows]
+    serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)
     result = np.full(len(serving_mode), FitRule.GPUS_TAKEN, np.int64)
     result[_count(large) < shape.gpus] = FitRule.TOO_LARGE
     result[_count(usable) < shape.gpus] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
-    whole = shape.kind is RequestKind.WHOLE and not shape.by_claims
+    whole = shape.kind is RequestKind.WHOLE and not shape.by_claims and not shape.isolated
     result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = FitRule.MODE
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
     result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest, GroupVersionKind
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.api.webhooks import AdmissionRequest, GroupVersionKind
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MIG_PREFIX, UNSAFE_ACCESS_LABEL
 from gputile.api.wording import shown
 from gputile.api.workloads import ListedPriorityClass
@@ -163,6 +163,7 @@ class Admission:
             configuration.scheduler_name,
             configuration.gpu_time,
             claims=configuration.features.claims,
+            isolation=configuration.admission.isolation,
         )
         try:
             return mutate(request, policy)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
-from gputile.api.other_groups import PodGroup
+from gputile.api.workloads import PodGroup
 from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import (
     GangName,

@@ -30,6 +30,7 @@ _COUNTS: Final = (
     ("replicas", "minReplicas", "numNodes", "instances", "workers", "numReplicas", "replicaCount", "parallelism"),
     ("numOfHosts",),
 )
+_BESIDE_TEMPLATES: Final = (("count",),)  # as in Kueue's podSets; elsewhere it counts anything
 _EACH: Final = "*"
 # Annotations by which JobSets and LeaderWorkerSets ask for topology domains of their own. Their webhooks write
 # affinities for that into the pods, which differ from Job to Job and are not known here.
@@ -254,7 +255,7 @@ class _ShapeSearch:
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
         """Return the count below a mapping, which may have numbers of its own; 0 counts in a stored object only."""
-        for names in _COUNTS:
+        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if "template" in value else ())):
             name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
             if name is None or not (self._is_known or _is_count(value[name])):
                 continue

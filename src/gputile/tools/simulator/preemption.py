@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.wording import first_of
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates

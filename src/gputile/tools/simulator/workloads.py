@@ -15,8 +15,8 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
+from gputile.api.workloads import POD_GROUP_API
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims

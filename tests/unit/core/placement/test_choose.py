@@ -35,7 +35,8 @@ def node_score(node: NodeState, shape: Shape, group: int, policy: str, host: Hos
     if shape.kind is not RequestKind.SHARED:
         gpu_used, node_used = 1000, 1000 * (sum(not gpu.empty for gpu in node.gpus) + shape.gpus) // len(node.gpus)
     else:
-        first = min(chosen, key=spread_key if node.spread else binpack_key)
+        by_use = spread_key if node.spread else binpack_key
+        first = chosen[0] if node.info.by_claims else min(chosen, key=by_use)
         used, total = sum(gpu.held for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
         gpu_used = 1000 * (first.used + shape.mib) // first.total
         node_used = 1000 * (used + shape.gpus * shape.mib) // total

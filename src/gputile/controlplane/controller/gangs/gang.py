@@ -74,10 +74,36 @@ class Gang:
         return self.below_min_member and (self.begun or bool(self.reserved))
 
     @property
+    def is_single(self) -> bool:
+        """Whether this is a pod that preempts by itself (``gang_of_one``)."""
+        return not self.name.namespace
+
+    @property
+    def pod(self) -> Pod:
+        """The pod of a gang of one."""
+        (pod,) = self.unreserved
+        return pod
+
+    @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
         """The place in the queue: started gangs first, then by priority and age; last are pods beyond the need."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
+
+
+def gang_of_one(pod: Pod) -> Gang:
+    """Return a pod that preempts by itself as a gang; its name is in no namespace, so no other gang has it."""
+    return Gang(
+        name=GangName("", pod.metadata.uid, by_object=False),
+        size=1,
+        running=0,
+        begun=False,
+        reserved=(),
+        unreserved=(pod,),
+        priority=pod.spec.priority or 0,
+        oldest=pod.metadata.creation_timestamp or "",
+        complete_at=0.0,
+    )
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:
