@@ -6,7 +6,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.well_known import HANDOVER_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Reservation, encode_reservation
 from gputile.core.ledger.events import ClaimApplied, NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
