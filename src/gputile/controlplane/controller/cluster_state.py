@@ -250,7 +250,7 @@ class ClusterState:
         uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        for gone in self.members.put(pod):
+        for gone in self.members.pod_applied(pod):
             self._pods.pop(gone, None)
         # A pod whose labels name no gang any more counts at its reservation until that ends.
         if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
@@ -274,7 +274,7 @@ class ClusterState:
         if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        for gone in self.members.drop(uid):
+        for gone in self.members.pod_deleted(uid):
             self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)

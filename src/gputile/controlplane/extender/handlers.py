@@ -28,7 +28,6 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.core.placement.fit import isolates
 from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
@@ -132,7 +131,7 @@ class ExtenderHandlers:
         if gpus:
             log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
             info = self._engine.ledger.info_of(args.node)
-            limits = "" if info is None or isolates(info) else "; memory is not limited there"
+            limits = "" if info is None or info.isolates_memory else "; memory is not limited there"
             self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"))
         return ExtenderBindingResult()
 

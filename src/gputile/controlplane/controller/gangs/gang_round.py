@@ -116,7 +116,7 @@ class GangTurns:
             ]
         )
 
-    def keep_what_fits(self, gang: Gang, plan: GangPlan) -> None:
+    def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
         """Reserve what fits for a gang that has waited too long, where that is more than it has or some of it ends."""
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
@@ -189,7 +189,7 @@ class GangReports:
         """Tell all events again."""
         self._reported.clear()
 
-    def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
+    def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
         """Add an event to the round, unless the last one of this gang said the same."""
         if reason in _LACKS_GPUS:
             self._lacking_since.setdefault(gang.name, self._now_ns)

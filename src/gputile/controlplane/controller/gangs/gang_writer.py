@@ -101,7 +101,7 @@ class GangWriter:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
                 memory.was_refused(each, why, error)
                 self._changed()  # others may be chosen, or the places given up
-                for pod in each.told or [victim]:
+                for pod in each.about or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
             memory.was_evicted(each)

@@ -156,4 +156,4 @@ async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
-    assert not bench.planner.without_room()
+    assert not bench.planner.without_room
