@@ -123,10 +123,6 @@ def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> 
             "Worker.replicas: must be a whole number, is a string",
         ),
         (
-            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", -1),
-            "Worker.replicas: -1 is not in 0 to 100,000",
-        ),
-        (
             changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
             r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
         ),
