@@ -227,11 +227,12 @@ POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
 
 
 class LeaseSpec(WireObject):
-    """coordination.k8s.io/v1 LeaseSpec: who holds it, None or "" for nobody, and how often it has changed hands."""
+    """coordination.k8s.io/v1 LeaseSpec: who holds it (None or "" for nobody), its changes and renewal."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     lease_transitions: int | None = None
+    renew_time: str | None = None
 
 
 class Lease(WireObject):

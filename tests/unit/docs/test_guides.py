@@ -61,5 +61,5 @@ def test_the_archive_is_what_make_image_writes() -> None:
     program = (_ROOT / "release" / "__main__.py").read_text("utf-8")
     repository = re.search(r'"--repository",[^)]*\bdefault="([^"\s]+)"', program)
     assert repository
-    assert f"image.repository={repository[1]} " in _FIRST
+    assert f"image.repository={repository[1]}\n" in _FIRST
     assert set(re.findall(r"dist/\S+", _FIRST)) == {f"dist/gputile-{VERSION}-x86_64.image.tar"}

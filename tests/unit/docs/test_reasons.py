@@ -9,7 +9,7 @@ from docs.generator.reasons import CONDITION_REASONS, CONDITIONS, EVENTS, EXIT_C
 from docs.generator.source import calls, component, modules, strings
 
 from gputile.api.well_known import ConditionReason, ConditionType, EventReason
-from gputile.cli.output.streams import ExitCode
+from gputile.cli.terminal import ExitCode
 
 _CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest|Preempt(?:ed|ing)")
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gputile.cli.options.common import option, takes
-from gputile.cli.output.streams import fail, note, write, write_json, yaml_text
+from gputile.cli.options import option, takes
+from gputile.cli.terminal import fail, note, write, write_json, yaml_text
 
 
 class ObjectFormat(StrEnum):

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import Printed, Reach, namespace, option, takes
-from gputile.cli.options.configuration import INSTALLED_IN
-from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_data
-from gputile.cli.output.terminal import columns
+from gputile.cli.configuration import INSTALLED_IN
+from gputile.cli.options import Printed, Reach, namespace, option, takes
 from gputile.cli.running import Watch, watched
+from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, write, write_data
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation

@@ -16,15 +16,14 @@ from gputile.api.workloads import (
     ServiceAccount,
     WebhookConfiguration,
 )
-from gputile.cli.options.common import Reach
-from gputile.cli.options.configuration import (
+from gputile.cli.configuration import (
     CONFIG_MAP_KEY,
     GivenConfiguration,
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
-from gputile.cli.reads.live_cluster import INSTALLED
+from gputile.cli.options import Reach
+from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_leave, readable
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
 from gputile.tools.views.rollout import (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.workloads import (
     Deployment,
     HelmRevision,
+    Lease,
     RunningPod,
     ServiceAccount,
     WebhookConfiguration,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options.common import Config, Reach, namespace, option
-from gputile.cli.output.streams import fail, note
+from gputile.cli.options import Config, Reach, namespace, option
+from gputile.cli.terminal import fail, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

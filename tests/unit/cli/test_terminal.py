@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gputile.cli.output.streams import yaml_text
+from gputile.cli.terminal import yaml_text
 from gputile.support.yaml_loader import load_document
 
 CLUSTER = """

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from gputile.api.well_known import Mode
-from gputile.cli.options.common import Plain, namespace_option, option
-from gputile.cli.options.configuration import LiveSource
-from gputile.cli.output.streams import DecisionFormat
+from gputile.cli.configuration import LiveSource
+from gputile.cli.options import Plain, namespace_option, option
+from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):

@@ -83,7 +83,7 @@ def test_what_a_help_speaks_of_has_its_name() -> None:
         assert named == {name}, words
 
 
-EXAMPLES: Final = Path(__file__).resolve().parents[4] / "examples"
+EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
 EXAMPLE, POD = str(EXAMPLES / "cluster.yaml"), str(EXAMPLES / "first-pod.yaml")
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from gputile.api.wording import broken_label_name
-from gputile.cli.output.streams import Output, fail, note
+from gputile.cli.terminal import Output, fail, note
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 Options = TypeVar("Options", bound="DataclassInstance")
 FOR_EVER_S: Final = 1e6  # eleven days; poll(2) counts no more than twenty-four

@@ -12,7 +12,7 @@ from gputile.api.wording import gib_text
 from gputile.cli.app import app
 from gputile.tools.views.terminal_text import columns_of
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
 run = CliRunner()
 CLUSTER = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml")]

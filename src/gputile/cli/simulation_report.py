@@ -1,33 +1,31 @@
 """Prints what ``gputile simulate`` found: tables, JSON, YAML, or a page that loads nothing."""
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from gputile.api.wording import first_of
-from gputile.cli.output.answers import (
-    ComparedAnswer,
-    DecidedGpu,
-    DecisionAnswer,
-    FitAnswer,
-    SimulateAnswer,
-    VictimAnswer,
+from gputile.cli.answers import SimulationResult, simulate_answer
+from gputile.cli.terminal import (
+    DecisionFormat,
+    bars,
+    columns,
+    draw,
+    write,
+    write_json,
+    write_remedies,
+    write_table,
+    write_text,
+    write_yaml,
 )
-from gputile.cli.output.streams import DecisionFormat, write, write_json, write_yaml
-from gputile.cli.output.terminal import bars, columns, draw, write_remedies, write_table, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
-    from gputile.api.well_known import Mode
-    from gputile.core.devices.allocation import Allocation
-    from gputile.tools.simulator.outcomes import Advice, ToldOutcome
-    from gputile.tools.simulator.scenario import Scenario
-    from gputile.tools.simulator.simulation import PodOutcome, Simulation
+    from gputile.tools.simulator.outcomes import Advice
+    from gputile.tools.simulator.simulation import PodOutcome
     from gputile.tools.simulator.what_if import Fit
     from gputile.tools.views.gpu_bars import NodeBars
     from gputile.tools.views.inspect import NodeSummary
@@ -37,38 +35,6 @@ _REASONS_SHOWN = 10
 _ADVISED = 5  # for how many pods what would help is looked for
 _DRAWN = 200  # nodes
 _LISTED = 200  # workloads
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationResult:
-    """A simulation that is over, with ``count`` copies of more pods where they were asked for.
-
-    ``before`` are the nodes as they are, where the simulation sets them all to ``mode``.
-    """
-
-    simulation: "Simulation"
-    scenario: "Scenario"
-    outcomes: "list[PodOutcome]"
-    count: "Fit | None" = None
-    before: "Sequence[NodeSummary] | None" = None
-    mode: "Mode | None" = None
-
-    @property
-    def placement(self) -> str:
-        """The placement policy that it was decided by."""
-        return self.simulation.configuration.placement
-
-    @property
-    def placed(self) -> int:
-        """How many of the pods have a place."""
-        return sum(outcome.node is not None for outcome in self.outcomes)
-
-    @property
-    def nodes(self) -> "list[NodeSummary]":
-        """The nodes with what is on their GPUs."""
-        from gputile.tools.views.inspect import ledger_summaries
-
-        return ledger_summaries(self.simulation.ledger)
 
 
 def write_result(
@@ -294,65 +260,6 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
         name = meta.name + (f" and {len(told.others)} more" if told.others else "")
         rows.append((meta.namespace, name, outcome.node or "<none>", gpus, outcome.reason))
     write_table(rows)
-
-
-def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
-    answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
-    if result.simulation.victims:
-        victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)
-        preempted = [
-            VictimAnswer(meta.namespace, meta.name, spec.priority or 0, spec.node_name or None, list(preemptors))
-            for meta, spec, preemptors in victims
-        ]
-        answer = msgspec.structs.replace(answer, preempted=preempted)
-    if result.before is not None:
-        answer = msgspec.structs.replace(answer, before=list(result.before))
-    if other is None:
-        return answer
-    decisions, fit = _decisions(other), _fit(other)
-    compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
-    return msgspec.structs.replace(answer, compared=compared)
-
-
-def _fit(result: SimulationResult) -> FitAnswer | UnsetType:
-    count = result.count
-    if count is None:
-        return UNSET
-    nodes, stopped_by = dict(sorted(count.nodes.items())), count.stopped_by or None
-    return FitAnswer(copies=count.copies, pods=count.pods, nodes=nodes, stopped_by=stopped_by)
-
-
-def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
-    from gputile.tools.simulator.outcomes import together
-
-    return [_decision(told) for told in together(result.outcomes)]
-
-
-def _decision(told: "ToldOutcome") -> DecisionAnswer:
-    outcome = told.outcome
-    meta = outcome.pod.metadata
-    return DecisionAnswer(
-        namespace=meta.namespace,
-        pod=meta.name,
-        node=outcome.node,
-        gpus=_gpus(outcome.allocation) if outcome.allocation else [],
-        reason=outcome.reason,
-        others=list(told.others) or UNSET,
-    )
-
-
-def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
-    return [
-        DecidedGpu(
-            share.index,
-            share.uuid,
-            share.mib,
-            share.mib // allocation.unit_mib,
-            share.percent if share.percent and not allocation.whole else UNSET,
-        )
-        for share in allocation.gpus
-    ]
 
 
 def simulate_html(result: SimulationResult) -> str:
