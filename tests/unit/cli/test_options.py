@@ -12,17 +12,6 @@ from typer.testing import CliRunner
 
 from gputile.cli.app import app
 
-MEANINGS: Final = {
-    "/healthz": "--health-port",
-    "gputile is installed": "--installed-in",
-    "the Lease is": "--lease-namespace",
-    "v1alpha1 Configuration": "--config",
-    "The kubeconfig;": "--kubeconfig",
-    "memory unit": "--unit",
-    "The pods' namespace": "--namespace",
-    "to listen on; HTTPS": "--port",
-    "certificate;": "--dns-name",
-}
 """What a help that speaks of something belongs to, so that a second name for it is noticed."""
 
 
@@ -75,12 +64,6 @@ def test_a_thing_has_one_name() -> None:
     for _, option in options():
         found[meaning(option).lower()].add(long_name(option))
     assert {text: names for text, names in found.items() if len(names) > 1} == {}
-
-
-def test_what_a_help_speaks_of_has_its_name() -> None:
-    for words, name in MEANINGS.items():
-        named = {long_name(option) for _, option in options() if words in (option.help or "")}
-        assert named == {name}, words
 
 
 EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"

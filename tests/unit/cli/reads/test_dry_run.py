@@ -84,13 +84,6 @@ def test_pods_of_a_set_have_the_volumes_of_its_claims(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("status", "said", "details", "lines"),
     [
-        (
-            422,
-            "Pod w is invalid",
-            {"causes": [{"field": "spec.a", "message": "wrong"}, {"field": "spec.b[0]", "message": "missing"}]},
-            ["Pod/w: spec.a: wrong", "Pod/w: spec.b[0]: missing"],
-        ),
-        (400, 'strict decoding error: unknown field "spec.c"', None, ["Pod/w: spec.c: unknown field"]),
         (403, 'pods "w" is forbidden: exceeded quota: q', None, ["Pod/w: exceeded quota: q"]),
         (422, "odd", {"causes": [1, {}, {"field": "a"}]}, ["Pod/w: odd"]),
         (422, "odd", [], ["Pod/w: odd"]),
@@ -103,12 +96,6 @@ def test_causes_are_told_with_their_fields(
     asked.refusing("post", status, said, details)
     code, told = asked.about(PLAIN)
     assert (code, [line for line in lines if f"standard input, document 1: {line}" in told]) == (2, lines), told
-
-
-def test_a_cause_in_a_pod_is_told_where_its_template_stands(asked: Asked) -> None:
-    asked.server.refused[PODS] = (422, 'pods "w-" is invalid: too much')
-    code, told = asked.about(SET)
-    assert (code, "Deployment/w: spec.template: too much" in told) == (2, True), told
 
 
 def test_without_the_right_one_note_says_so(asked: Asked) -> None:
