@@ -33,7 +33,7 @@ PEOPLE: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
-        "Decide node and GPUs for each pod of some manifests, with the code that schedules live.",
+        "Decide which node and GPUs each pod of some manifests gets, with the scheduler's own code.",
         (
             "simulate --from-cluster -f deploy.yaml",
             "simulate --from-cluster --mode cgpu --need 8GiB",
@@ -55,7 +55,7 @@ PEOPLE: Mapping[str, Entry] = {
     "top": Entry(
         "top",
         "top",
-        "Show nodes, GPUs or pods, those with most booked first, live.",
+        "Show booked and used GPU resources of nodes, GPUs or pods, live.",
         ("top", "top pods -n team-a --sort used", "top gpus --once -o json"),
     ),
     "web": Entry(

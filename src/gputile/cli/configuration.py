@@ -27,7 +27,9 @@ InstalledIn = Annotated[
 
 ClusterFiles = Annotated[
     list[str] | None,
-    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints."),
+    option(
+        "FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes,pods -A -o yaml."
+    ),
 ]
 
 

@@ -33,7 +33,7 @@ def duration_s(text: str) -> float:
     elif text and not _PART.sub("", text):
         seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
-        fail(f"--request-timeout {text}: say a time as 10s, 1m30s or 500ms; 0 waits for ever")
+        fail(f"--request-timeout {text}: use a duration such as 10s, 1m30s or 500ms; 0 means no limit")
     return min(seconds or FOR_EVER_S, FOR_EVER_S)
 
 
@@ -90,7 +90,7 @@ def _time(text: str) -> str:
     return text
 
 
-Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses.")]
 Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
 Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
@@ -115,4 +115,4 @@ class Reach:
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
         for name, value in named.items():
             if value is not None:
-                note(f"{name} is ignored: the cluster is the one in the files of --cluster")
+                note(f"{name} is ignored: the cluster is read from the files of --cluster")

@@ -15,9 +15,7 @@ from gputile.cli.terminal import fail, note, note_line, redraws, write
 LOOK_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again whenever it has changed; an interrupt ends it.")
-]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted.")]
 T = TypeVar("T")
 
 

@@ -291,8 +291,10 @@ class ClusterTls:
         self._encrypted = server.startswith("https:")
         self._insecure = insecure
         self.authority_data = authority_data or ""
+        self._authority_field = "certificate-authority-data"
         if not self.authority_data and authority:
-            with _named("certificate-authority", authority):
+            self._authority_field = f"certificate-authority ({authority})"
+            with _named(self._authority_field):
                 self.authority_data = base64.b64encode(read_bounded(authority, _MOST_BYTES)).decode()
 
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
@@ -328,8 +330,8 @@ class ClusterTls:
         """Return the settings of a client that shows no certificate."""
         if not self._encrypted:
             return None
-        with _named("certificate-authority"):
-            authority = _decoded(self.authority_data, "certificate-authority-data")
+        authority = _decoded(self.authority_data, self._authority_field)
+        with _named(self._authority_field):
             context = ssl.create_default_context(cadata=authority or None)
         if self._insecure:
             context.check_hostname = False

@@ -75,7 +75,7 @@ EXAMPLE, POD = str(EXAMPLES / "cluster.yaml"), str(EXAMPLES / "first-pod.yaml")
 def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(words: list[str], option: str) -> None:
     done = CliRunner().invoke(app, [*words, "--cluster", EXAMPLE, option, "other"])
     assert done.exit_code == 0
-    said = f"note: {option} is ignored: the cluster is the one in the files of --cluster"
+    said = f"note: {option} is ignored: the cluster is read from the files of --cluster"
     assert said in done.stderr.splitlines()
 
 

@@ -72,7 +72,7 @@ def explain(options: ExplainOptions) -> None:
 
     pod = options.pod
     if pod.count("/") > 1 or not all(pod.split("/")):
-        fail(f"{pod!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
+        fail(f"{pod!r} is not the name of a pod: use NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
     if "/" in pod and (why := broken_label_name(pod.partition("/")[0].lower())):
         fail(f"the namespace of {pod}: {why}", BAD_INPUT)
     state = read_state(options)
@@ -106,7 +106,7 @@ def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -
         return None
     chosen = min(found, key=lambda each: (each.finished, bool(each.spec.node_name), each.key))
     waiting = sum(not each.finished and not each.spec.node_name for each in found)
-    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} wait; this is {chosen.metadata.name}")
+    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} are pending; this is {chosen.metadata.name}")
     return chosen
 
 

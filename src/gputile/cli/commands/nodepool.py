@@ -98,7 +98,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     except DocumentError as error:
         fail(f"{_name(path)}: {error}")
     if not isinstance(data, dict):
-        fail(f"{_name(path)}: a NodePool of gputile.io/v1alpha1 is a mapping, this is {kind_of(data)}")
+        fail(f"{_name(path)}: a NodePool must be a mapping, is {kind_of(data)}")
     return data
 
 
@@ -123,7 +123,7 @@ def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str
         path, equals, value = text.partition("=")
         *parents, name = path.split(".")
         if not equals or not name:
-            fail(f"--set {text}: say FIELD=VALUE, as mode=cgpu or gpus.count=4")
+            fail(f"--set {text}: use FIELD=VALUE, as mode=cgpu or gpus.count=4")
         place = description
         for parent in parents:
             below = place.get(parent)

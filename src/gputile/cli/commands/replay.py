@@ -57,7 +57,8 @@ class ReplayOptions:
         typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times."),
     ] = ReplayScenario.ARRIVALS
     load: Annotated[
-        float, option("NUMBER", "For departures: peak demand over the cluster's GPUs.", min=0.01, max=100)
+        float,
+        option("NUMBER", "For departures: the peak demand as a multiple of the cluster's GPUs.", min=0.01, max=100),
     ] = 1.0
     pods_without_gpus: Annotated[
         PodsWithoutGpus,
@@ -66,7 +67,9 @@ class ReplayOptions:
             help="For binpack and packing: ranked by gputile like the others, or spread by kube-scheduler alone.",
         ),
     ] = PodsWithoutGpus.RANKED
-    jobs: Annotated[int | None, option("NUMBER", "Replays side by side; default: one for each CPU.", min=1)] = None
+    jobs: Annotated[int | None, option("NUMBER", "Number of parallel replays; default: one for each CPU.", min=1)] = (
+        None
+    )
     output: Printed = Output.TABLE
 
 

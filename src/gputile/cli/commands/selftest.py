@@ -164,9 +164,9 @@ def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRo
     try:
         gpus = open_real().inventory().gpus
     except NvmlError as error:
-        fail(f"no GPU is here ({error}): run it on a GPU node, or with --fake-driver")
+        fail(f"no GPU was found ({error}): run it on a GPU node, or with --fake-driver")
     if not gpus:
-        fail("no GPU is here: run it on a GPU node, or with --fake-driver")
+        fail("no GPU was found: run it on a GPU node, or with --fake-driver")
     uuid, environment = gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
     memory = list(memory_rows(uuid, limit_mib, environment))
     return memory, list(time_rows(uuid, environment, seconds)) if seconds else []

@@ -88,13 +88,13 @@ def simulate(options: SimulateOptions) -> None:
 def _check(options: SimulateOptions) -> None:
     """Refuse options that do not go together."""
     if not options.cluster and not options.from_cluster:
-        fail("give the cluster: --cluster FILE, or --from-cluster")
+        fail("no cluster is given: use --cluster FILE or --from-cluster")
     if options.need and options.mode is None:
-        fail("--need says what pods need in another mode: name it by --mode")
+        fail("--need requires --mode")
     if options.compare is not None and options.output is DecisionFormat.INSPECT:
-        fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
+        fail("--compare cannot be used with -o inspect, which shows one policy")
     if options.output is DecisionFormat.HTML and (options.compare is not None or options.fit):
-        fail("-o html shows one result: leave --compare and --fit out, or give another --output")
+        fail("-o html cannot be used with --compare or --fit: it shows one result")
 
 
 def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
@@ -103,7 +103,7 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
 
     live = read_cluster(options, given, options.installed_in, groups=True)
     if live.unread:
-        fail("\n".join([*live.unread, "what these hold is not known, so nothing can be judged"]))
+        fail("\n".join([*live.unread, "what they hold is not known, so nothing can be decided"]))
     return live
 
 

@@ -56,7 +56,7 @@ def status(options: StatusOptions) -> None:
             write(table(found, columns()))
 
     if options.watch and options.wait:
-        fail("--wait and --watch do not go together: --watch shows every change until an interrupt")
+        fail("--wait and --watch cannot be used together")
     if options.watch:
         watched(look(), look, show, redraw=not options.output.is_data)
     well = (RolloutPhase.DEPLOYED, RolloutPhase.OUTSIDE_OF_PODS)

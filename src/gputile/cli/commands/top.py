@@ -57,14 +57,16 @@ class TopOptions(ClusterSource):
 
     of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
     sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
-    namespace: Annotated[str, namespace_option("The pods' namespace; others are not listed, amounts count all.")] = ""
+    namespace: Annotated[
+        str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+    ] = ""
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
     ] = False
     watch: Watch = False
-    once: Annotated[
-        bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
-    ] = False
+    once: Annotated[bool, typer.Option("--once", help="Show it once; the default where the output is no terminal.")] = (
+        False
+    )
     cluster: ClusterFiles = None
     output: Printed = Output.TABLE
 
@@ -77,7 +79,7 @@ def top(options: TopOptions) -> None:
     for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
     if options.watch and (options.once or options.output.is_data):
-        fail("--watch shows a table again and again: leave --once and -o out")
+        fail("--watch cannot be used with --once or -o")
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     state = read_state(options)
     live = options.watch or (not once and sys.stdout is not None and sys.stdout.isatty())

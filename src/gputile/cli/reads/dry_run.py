@@ -162,7 +162,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
         return []
     (origin, why), *others = unjudged.items()
     more = f" and {len(others):,} more are" if others else " is"
-    return [Note(f"{origin}{more} judged without the API server: {why}")]
+    return [Note(f"{origin}{more} not validated by the API server: {why}")]
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:

@@ -104,7 +104,7 @@ def test_without_the_right_one_note_says_so(asked: Asked) -> None:
         asked.refusing("post", 403, NO_RIGHT)
     code, told = asked.about(PLAIN, second)
     assert (code, told.count("note: ")) == (0, 1), told
-    assert f"and 1 more are judged without the API server: {NO_RIGHT}" in told
+    assert f"and 1 more are not validated by the API server: {NO_RIGHT}" in told
     asked.refusing("post", 403, NO_RIGHT)
     assert asked.about(changed(PLAIN, "spec.nodeSelectr", {}))[0] == 2
 
