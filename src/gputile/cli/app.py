@@ -139,7 +139,6 @@ class _Sections(TyperGroup):
         self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        """Return the names, in the order of the help."""
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -149,13 +148,11 @@ class _Sections(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the sections of the help."""
         for title, section in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the names that begin so."""
         self._naming = True
         try:
             return super().shell_complete(ctx, incomplete)

@@ -30,8 +30,6 @@ class Switch(StrEnum):
 
 
 class Policy(StrEnum):
-    """The placement policies of the configuration."""
-
     BINPACK = "binpack"
     SPREAD = "spread"
     PACKING = "packing"
@@ -125,8 +123,6 @@ Config = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions(LiveSource):
-    """What the command line asks, in the order of the help."""
-
     cluster: ClusterFiles = None
     files: WorkloadFiles = None
     from_cluster: FromCluster = False

@@ -286,7 +286,7 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({}, answer(), 0, "neither"),
         ({}, {"apiVersion": "other/v1", "status": {"token": "t"}}, 0, "other/v1"),
         ({}, {"token": "t"}, 0, "no ExecCredential"),
-        ({}, answer(token="a\nb"), 0, "token of no use: a token must be one line"),
+        ({}, answer(token="a\nb"), 0, "invalid token: a token must be one line"),
         ({}, answer(clientCertificateData="hi", clientKeyData="hi"), 0, "certificate and key that cannot be used"),
     ],
 )

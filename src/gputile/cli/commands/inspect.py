@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class InspectFormat(StrEnum):
-    """What to print."""
-
     TABLE = "table"
     BARS = "bars"
     JSON = "json"
@@ -33,8 +31,6 @@ class InspectFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions(ClusterSource):
-    """What the command line asks, in the order of the help."""
-
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NODE]...", help="Only these nodes; * is a wildcard."),
@@ -132,7 +128,6 @@ class _View:
     namespace: str
 
     def of(self, state: "ClusterObjects") -> _Shown:
-        """Return what is shown of a cluster."""
         from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
 
         nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes

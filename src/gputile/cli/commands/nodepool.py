@@ -17,8 +17,6 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class NodepoolOptions:
-    """What the command line asks, in the order of the help."""
-
     file: Annotated[
         Path | None,
         option(
@@ -53,7 +51,6 @@ def nodepool(options: NodepoolOptions) -> None:
 
 
 def script(setup: "PoolSetup") -> str:
-    """Return what makes a node pool as a shell script."""
     from gputile.tools.nodepool.clouds import File
 
     lines = ["#!/bin/sh", "set -eu"]

@@ -31,16 +31,12 @@ class PodsWithoutGpus(StrEnum):
 
 
 class ReplayScenario(StrEnum):
-    """What happens to pods."""
-
     ARRIVALS = "arrivals"
     DEPARTURES = "departures"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What the command line asks, in the order of the help."""
-
     trace: Annotated[Path, option("DIR", "The directory with the trace's files.")]
     workload: Annotated[list[str] | None, option("NAME", "Default: all that the directory has.")] = None
     policy: Annotated[
@@ -157,7 +153,7 @@ def _print(results: "list[ReplayResult]") -> None:
 
 
 def _percent(values: "list[float | None]") -> str:
-    """Return the mean, "-" where the demand was never just that in one of them: so few and large pods came."""
+    """Return the mean; "-" if a replay never reached the demand exactly, as with few and large pods."""
     known = [value for value in values if value is not None]
     return f"{mean(known):.2f}" if len(known) == len(values) else "-"
 

@@ -126,7 +126,7 @@ def symbols(
 
 
 def _kill_children() -> None:
-    """Kill every process that this one has started, also one that a call was just starting."""
+    """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
             os.kill(int(child), signal.SIGKILL)  # nobody else waits for it, so its number is still its own
@@ -134,7 +134,7 @@ def _kill_children() -> None:
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Make all temporary directories in one, and remove it at the end, even if an interrupt stopped a removal."""
+    """Create all temporary directories within one, which is removed at the end even after an interrupt."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root

@@ -37,7 +37,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; leave the program where nothing says it."""
+    """Return how the API server is reached; exit if there is no configuration."""
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
@@ -49,8 +49,6 @@ def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What the command line asks, in the order of the help."""
-
     node_name: Annotated[str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")] = ""
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
@@ -137,8 +135,6 @@ def agent(options: AgentOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """What the command line asks, in the order of the help."""
-
     config: FollowedConfig = None
     lease_namespace: LeaseNamespace = None
     lease: Annotated[str, option("NAME", "The Lease's name.")] = CONTROLLER_LEASE
@@ -181,8 +177,6 @@ def controller(options: ControllerOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    """What the command line asks, in the order of the help."""
-
     host: Annotated[str, option("ADDRESS", "Address to listen on; any but loopback requires TLS.")] = "127.0.0.1"
     port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
@@ -262,8 +256,6 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """What the command line asks, in the order of the help."""
-
     installed_in: Annotated[
         str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
     ]

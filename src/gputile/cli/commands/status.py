@@ -20,8 +20,6 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions(Reach):
-    """What the command line asks, in the order of the help."""
-
     installed_in: Annotated[
         str,
         option(

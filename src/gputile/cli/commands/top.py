@@ -44,8 +44,6 @@ class TopOrder(StrEnum):
 
 
 class TopOf(StrEnum):
-    """What the rows are."""
-
     NODES = "nodes"
     GPUS = "gpus"
     PODS = "pods"
@@ -53,8 +51,6 @@ class TopOf(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions(ClusterSource):
-    """What the command line asks, in the order of the help."""
-
     of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
     sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
     namespace: Annotated[
@@ -99,7 +95,7 @@ def top(options: TopOptions) -> None:
 
 
 def _looks(options: TopOptions) -> "UsageLooks | None":
-    """Return how use is looked at, None where the cluster is one in files."""
+    """Return what reads usage from the agents, None for a cluster in files."""
     if options.cluster:
         return None
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -128,7 +124,7 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
-    """Print the rows, as many as there is room for on ``most`` lines; None: all."""
+    """Print the rows, at most ``most`` lines of them; None: all."""
     from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
     match of:

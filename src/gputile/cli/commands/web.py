@@ -18,8 +18,6 @@ HEALTH_PORT = 8086
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions(LiveSource):
-    """What the command line asks, in the order of the help."""
-
     port: Annotated[
         int, option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535)
     ] = PORT

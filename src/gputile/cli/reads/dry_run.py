@@ -127,7 +127,7 @@ class _Inquiry:
 def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str) -> ServerVerdict:
     """Return what the API server says of manifests, and of the pods of their templates.
 
-    ``strictness`` is its fieldValidation. Leaves the program where it fails.
+    ``strictness`` is its fieldValidation. Exits if it fails.
     """
     asked = list(questions(manifests, kinds))
     return read_or_leave(_ask(reach, asked, _names(manifests), strictness)) if asked else ServerVerdict()
