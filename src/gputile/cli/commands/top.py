@@ -11,10 +11,9 @@ import typer
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Printed, namespace_option, takes
 from gputile.cli.reads.cluster_objects import read_state
-from gputile.cli.running import Watch, watched
+from gputile.cli.running import watched
 from gputile.cli.terminal import (
     Output,
-    fail,
     lines,
     lines_of_note,
     note,
@@ -59,7 +58,6 @@ class TopOptions(ClusterSource):
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
     ] = False
-    watch: Watch = False
     once: Annotated[bool, typer.Option("--once", help="Show it once; the default where the output is no terminal.")] = (
         False
     )
@@ -74,11 +72,9 @@ def top(options: TopOptions) -> None:
     Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
     for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
-    if options.watch and (options.once or options.output.is_data):
-        fail("--watch cannot be used with --once or -o")
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     state = read_state(options)
-    live = options.watch or (not once and sys.stdout is not None and sys.stdout.isatty())
+    live = not once and sys.stdout is not None and sys.stdout.isatty()
     looks = _looks(options)
     found = _answer(state, options, looks, twice=not live)
     if live:

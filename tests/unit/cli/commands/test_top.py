@@ -51,11 +51,6 @@ def test_pods_of_one_namespace(server: FakeApiServer, kubeconfig: str) -> None:
     assert shown == {"-n default": ["web-5d4f-a"], "-n other": [], "-n other -A": ["web-5d4f-a"]}
 
 
-@pytest.mark.parametrize("words", [["--once"], ["-o", "json"]])
-def test_what_does_not_go_with_watch(words: list[str]) -> None:
-    assert run.invoke(app, ["top", "-w", *words]).exit_code == 2
-
-
 def test_what_is_used_stands_beside_what_is_booked(
     server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
