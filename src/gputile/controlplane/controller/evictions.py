@@ -1,12 +1,12 @@
-"""Decides which evictions to ask for in a round, and remembers what came of them.
+"""Remembers each preemptor's victims and the results of their evictions, and tells which are due.
 
-It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated.
-The API server refuses an eviction for more reasons than a budget tells; admission webhooks have others. It is asked for
-again after some seconds, and others do not choose the pod for a while.
+Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server also refuses evictions
+for reasons that no budget shows, such as an admission webhook. A refused eviction is tried again after some seconds,
+and other preemptors do not choose the pod for a while.
 
-A gang that has to leave whole leaves whole, also if some of its evictions are refused and the reservation that it makes
-room for is given up meanwhile: the pods that stay are asked again, unless no pod of the gang has left, or enough of its
-pods run again. Another leader does not know of them.
+A gang that has to leave whole does so even if some of its evictions are refused and the reservation that it makes
+room for is given up: the evictions of the remaining pods are tried again, unless no pod of the gang has left, or
+enough of its pods run again. Another leader does not know of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,8 +32,8 @@ _OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
 class Eviction(msgspec.Struct, frozen=True, gc=False):
     """A pod that is to be evicted, and why.
 
-    ``preemptor`` is None where the rest of the pod's own gang has left. ``told`` are the pods that an event tells of a
-    refusal; the pod itself if there are none.
+    ``preemptor`` is None where the rest of the pod's own gang has left. If the eviction is refused, the pods ``about``
+    get an event; the pod itself if there are none.
     """
 
     preemptor: GangName | None
@@ -41,12 +41,12 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     name: str
     why: str
-    told: tuple[Pod, ...] = ()
+    about: tuple[Pod, ...] = ()
 
 
 @dataclass(slots=True)
 class _PreemptorVictims:
-    """The pods that leave for one preemptor and why, whether any has left, and why an eviction was refused last."""
+    """The victims of one preemptor, whether an eviction was accepted, and why one was refused last."""
 
     uids: tuple[str, ...] = ()
     why: str = ""
@@ -57,10 +57,10 @@ class _PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that is to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
+    """A gang that has to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
 
-    It is whole while ``needed`` of its pods run. ``told`` are those that leave for others, and since when nobody has
-    seen that. ``since_ns`` is when no preemptor had it evicted any more.
+    It is whole while ``needed`` of its pods run. ``leave_for_others`` has the pods that are evicted for other
+    preemptors, and since when no watch has shown it. ``since_ns`` is when the last of ``preemptors`` was gone.
     """
 
     name: GangName
@@ -68,7 +68,7 @@ class _LeavingGang:
     why: str
     since_ns: int
     uids: dict[str, None] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)
+    leave_for_others: dict[str, int] = field(default_factory=dict)
     preemptors: set[GangName] = field(default_factory=set)
     refused_ns: int = -_RETRY_NS
 
@@ -84,7 +84,7 @@ class _Eviction:
 class Evictions:
     """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
 
-    A preemptor is a gang, or a pod as a gang of one. What is remembered is of preemptors and of bound pods.
+    A preemptor is a gang, or a pod as a gang of one. Entries go with their preemptors and bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -144,7 +144,7 @@ class Evictions:
     # -- the victims of one preemptor
 
     def choose(self, preemptor: GangName, uids: Sequence[str], why: str) -> None:
-        """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
+        """Set the victims of a preemptor. The results of earlier evictions stay."""
         victims = self._victims.setdefault(preemptor, _PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
@@ -159,11 +159,11 @@ class Evictions:
     def drop(self, preemptor: GangName) -> None:
         self._victims.pop(preemptor, None)
 
-    def due(self, preemptor: GangName, told: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
+    def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
+        """Return the evictions that are due. Those that may be refused come first, so that no pod leaves in vain."""
         victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
         return [
-            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, told)
+            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, about)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
             if self._is_due(uid, victims)
         ]
@@ -184,9 +184,9 @@ class Evictions:
         return self._victims[preemptor].refused if preemptor in self._victims else ""
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return when the pods are to be gone that leave ``gpus`` (UUIDs) of a node, Unix time in seconds.
+        """Return when the terminating pods on ``gpus`` (UUIDs) of a node have to be gone, Unix time in seconds.
 
-        With ``below`` only pods of a priority below it count.
+        With ``below`` only pods of a lower priority count.
         """
         facts = self._state.evictable.facts
         return [
@@ -221,13 +221,13 @@ class Evictions:
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
         gang.preemptors.add(preemptor)
         told = [uid for uid in members if uid not in staying and self._stays(uid)]
-        gang.told = {uid: gang.told.get(uid, now_ns) for uid in told}
+        gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in told}
         gang.uids |= dict.fromkeys([*staying, *told])
 
-    def rests(self) -> list[list[Eviction]]:
-        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang.
+    def rest_of_gangs(self) -> list[list[Eviction]]:
+        """Return the evictions that are due for the remaining pods of gangs that leave whole, gang by gang.
 
-        Preemptors have their victims evicted themselves: nothing is to be done for these yet.
+        A gang that is still evicted for a preemptor is left to that.
         """
         acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
         leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
@@ -245,9 +245,9 @@ class Evictions:
         return found
 
     def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
-        """Return which pods of a gang to evict now, None where it has left, or need not.
+        """Return the pods of a gang to evict now; None if the gang has left, or may stay.
 
-        The pods ``leaving`` are to leave for others, and do not make it whole.
+        The pods in ``leaving`` are victims of other preemptors; they do not make the gang whole.
         """
         gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
@@ -261,7 +261,7 @@ class Evictions:
     def _has_left(self, uid: str, gang: _LeavingGang) -> bool:
         if self._was_evicted(uid):
             return self._evicted[uid].certain
-        return 0 <= self._state.now_ns - gang.told.get(uid, -_EVICTED_NS) < _EVICTED_NS
+        return 0 <= self._state.now_ns - gang.leave_for_others.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     # -- what came of evictions
 
@@ -270,7 +270,7 @@ class Evictions:
         self._accept(eviction, certain=True)
 
     def was_gone(self, eviction: Eviction) -> None:
-        """Note that the API server has no such pod any more: the watch tells."""
+        """Record that the pod no longer exists; the watch will show it."""
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:

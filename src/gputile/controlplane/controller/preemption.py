@@ -1,16 +1,17 @@
 """Decides who is evicted, and when: for gangs, and for single pods, which are gangs of one.
 
-First GPUs are reserved. Once the reservations are stored, the pods are evicted that have to leave, if that still frees
-all of these GPUs. Reservations are given up if the first eviction is refused, if a pod or a reserved GPU is lost, and
-when their time has ended. Then the gang waits before it tries again.
+GPUs are reserved first. Once the reservations are stored, the victims are evicted if that still frees all reserved
+GPUs. Reservations are given up if the first eviction is refused, if a pod or a reserved GPU is lost, and when they
+expire. The gang then backs off before it tries again.
 
-A gang's plan may not start until all its GPUs are free; then the controller writes it so that it may. Another leader
-finds the reservations and the pods that leave, and plans anew.
+A gang's plan may not start until all its GPUs are free. Then the controller writes it again so that it may start. A new
+leader finds the reservations and the terminating pods, and plans from there.
 
-kube-scheduler preempts for single pods, too, and goes first. If it has nominated a node for the pod, what its victims
-leave there is reserved, so that their successors do not take it. If it has found no victims, or there is nothing to
-reserve after some time, victims are chosen here. The extender may bind the pod as soon as its GPUs are free. Who still
-has to leave is chosen anew in each round, so another leader goes on with the reservations that it finds.
+kube-scheduler preempts for single pods as well, and goes first. If it has nominated a node for the pod, the GPUs that
+its victims leave there are reserved, so that no successor of a victim takes them. If kube-scheduler has found no
+victims, or nothing could be reserved for some time, victims are chosen here. The extender binds the pod as soon as its
+GPUs are free. The victims of a pod are chosen again in each round, so a new leader continues with the reservations that
+it finds.
 """
 
 from collections import Counter
@@ -28,15 +29,14 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, gang_of_one
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
+from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import takes_now
@@ -44,27 +44,24 @@ from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
 
 _SECOND = 10**9
-_REST_NS = 10 * _SECOND  # between two searches for one gang or pod
-_NOMINATION_NS = 30 * _SECOND  # so long kube-scheduler's own nomination of a node goes before a search
-MOST_SEARCHES = 16  # in one round for gangs, and as many for pods
-_RENEW_PART = 4  # of the time of a reservation: what ends within it is renewed
+_BACKOFF_NS = 10 * _SECOND  # between two searches for the same gang or pod
+_NOMINATION_NS = 30 * _SECOND  # how long a nomination by kube-scheduler prevents a search
+MOST_SEARCHES = 16  # per round, for gangs and for pods each
+_RENEW_PART = 4  # reservations are renewed in the last quarter of their time
 
 
 class PreemptionState(Enum):
-    """What has become of reserved GPUs that other pods leave."""
+    """The state of GPUs that are reserved while victims still use them."""
 
-    LEAVING = "pods have to leave yet"
-    CLOSED = "a node takes no pods for a moment, so nobody leaves it"
-    FREE = "all are free"
-    LOST = "one is lost, or their time has ended"
+    LEAVING = "some victims still have to leave"
+    CLOSED = "a node accepts no pods at the moment, so nobody is evicted"
+    FREE = "all GPUs are free"
+    LOST = "a reservation is lost or has expired"
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """What is reserved for a gang until its victims have left.
-
-    The reservations end at ``until_ns``, Unix time in nanoseconds, and last ``lasts_ns`` at most.
-    """
+    """The reservations of a gang whose victims have not left; they last ``lasts_ns``, until ``until_ns`` (Unix)."""
 
     plan: GangPlan
     until_ns: int
@@ -72,9 +69,9 @@ class PreemptionPlan:
 
 
 class Preemption:
-    """Plans evictions in rounds. What it remembers is of gangs and pods that may preempt, and goes with them.
+    """Plans evictions in rounds. Its memory is bounded by the gangs and pods that may preempt.
 
-    ``new_plan_name`` returns a name that no plan has had.
+    ``new_plan_name`` returns a unique name.
     """
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
@@ -82,41 +79,41 @@ class Preemption:
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
         self._state, self._result = ClusterState(configuration), GangRound()  # those of the latest round
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._rests: dict[GangName, tuple[frozenset[str], int]] = {}  # for these pods, until when (Unix time, ns)
+        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}  # for these pods, until when (Unix time, ns)
         self._nominated: dict[GangName, tuple[str, int]] = {}  # a pod's nominated node, and since when
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on a snapshot, for these gangs and the pods that may preempt; ``result`` is what to write."""
+        """Begin a round on a snapshot, for these gangs and the pods that may preempt; writes go to ``result``."""
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
         self.evictions.begin(state, names)
-        for remembered in (self._plans, self._rests, self._nominated):
+        for remembered in (self._plans, self._backoffs, self._nominated):
             for name in remembered.keys() - names:
                 del remembered[name]
 
     # -- gangs
 
     def plan_of(self, name: GangName) -> PreemptionPlan | None:
-        """Return by what plan pods leave GPUs for a gang, None where there is none."""
+        """Return the plan for which victims leave, None if the gang does not preempt."""
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs for the pods that start together, and who leaves; None where no evictions are to help.
+        """Return GPUs and victims for the pods that start together; None if the gang may not preempt or none suffice.
 
-        Nothing is reserved on a node whose name is in ``closed``.
+        Nodes whose names are in ``closed`` are left out.
         """
         may_preempt = self._settings.enabled and self._state.budgets_read and gang.below_min_member
         if not may_preempt or any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved):
             return None
-        if self._is_resting(gang) or self._searches_left <= 0:
+        if self._is_backing_off(gang) or self._searches_left <= 0:
             return None
         self._searches_left -= 1
-        self._rest(gang)
+        self._back_off(gang)
         return self._search(gang, closed)
 
     def reserve(self, gang: Gang, found: GangVictims, turn: GangTurns) -> GangPlan:
-        """Reserve GPUs that others have to leave, by a plan that may not start yet; return the plan."""
+        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return the plan."""
         lasts_ns = self._choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
@@ -124,7 +121,7 @@ class Preemption:
         return plan
 
     def go_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
-        """Have the pods leave that still have to, or give the plan up; it is over where all its GPUs are free."""
+        """Evict the victims that are left, or give the plan up; forget the plan if all its GPUs are free."""
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
             self.give_up(gang, why)
@@ -159,7 +156,7 @@ class Preemption:
         return progress, ""
 
     def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
-        """Return the reservations of a plan by UID, None where one is not there."""
+        """Return the reservations of a plan by UID, None if one is missing."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
         for uid, place in preempting.plan.places.items():
@@ -182,7 +179,7 @@ class Preemption:
     # -- single pods
 
     def plan_pods(self) -> None:
-        """Reserve GPUs for the pods that may preempt, and have others leave them."""
+        """Reserve GPUs for the pods that may preempt, and evict their victims."""
         state = self._state
         gangs = [gang_of_one(pod) for pod in state.waiting.preemptors.values()]
         if not state.budgets_read:
@@ -191,7 +188,7 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[bytes] = set()  # what was searched for in this round in vain: replicas ask for the same
+        hopeless: set[bytes] = set()  # searches that failed in this round: replicas ask for the same
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -200,18 +197,18 @@ class Preemption:
         self._result.unfinished = self._result.unfinished or len(due) > MOST_SEARCHES
 
     def _order(self, gang: Gang) -> tuple[int, int, str]:
-        """Return the place in line: by priority, then who was searched for longest ago, then by age."""
-        _, last_ns = self._rests.get(gang.name, ((), 0))
+        """Return the sort key: priority, then the time of the last search, then age."""
+        _, last_ns = self._backoffs.get(gang.name, ((), 0))
         return -gang.priority, last_ns, gang.oldest
 
     def _is_due(self, gang: Gang) -> bool:
         if self._state.ledger.booking(gang.pod.metadata.uid) is not None or reservation_of(gang.pod) is not None:
             return False
-        # A pod that kube-scheduler preempts for does not rest: its victims may be gone at once, and others may come.
-        return bool(self._nominated_node(gang)) or not self._is_resting(gang)
+        # There is no back-off for a pod that kube-scheduler preempts for: its victims may be gone and replaced at once.
+        return bool(self._nominated_node(gang)) or not self._is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler has nominated lately, "" for none, and if it takes the pod no longer."""
+        """Return the node that kube-scheduler nominated recently, "" if there is none that still accepts the pod."""
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
         if before != node:
@@ -231,7 +228,7 @@ class Preemption:
             return None
         if node := self._nominated_node(gang):
             return self._left_by_others(gang, request, node)
-        self._rest(gang)
+        self._back_off(gang)
         search = msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
         if search in hopeless:
             return None
@@ -243,21 +240,21 @@ class Preemption:
         return found
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
-        """Return whether a reservation is of use: its node takes the pod, and somebody of lower priority leaves."""
+        """Return whether the node accepts the pod, and a pod of lower priority leaves or is leaving its GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {chosen.gpu.uuid for chosen in place.gpus}
-        # Pods leave by themselves. If they are of lower priority, their successors are not to take the GPUs.
+        # The successors of terminating pods of lower priority must not take the GPUs.
         leave = found.evicted or found.withdrawn or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that kube-scheduler's victims leave, once nobody else need leave them."""
+        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if too few."""
         engine, now_ns, uid = self._state.placement.engine, self._state.now_ns, gang.pod.metadata.uid
         decision = engine.decide(request, node, now_ns)
         if not isinstance(decision, Decision):
             choice = choose_victims(engine, self._preemptor(gang, request), (node,), self.evictions.rules(gang.name))
             info = self._state.ledger.info_of(node)
-            # Whom kube-scheduler evicts may not have been told to leave yet.
+            # kube-scheduler may not have deleted its victims yet.
             if choice is None or choice.evicted or choice.withdrawn or info is None:
                 return None
             decision = engine.decision(request, info, choice.gpus, now_ns)
@@ -277,14 +274,14 @@ class Preemption:
             preemption=True,
         )
         self._write(pod, reservation, place.node)
-        self._result.unfinished = True  # who has to leave is evicted once the reservation is stored
+        self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {chosen.gpu.index}" for chosen in place.gpus)
         leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"node {place.node}: {gpus} reserved for the pod for {lasts_ns // _SECOND} s at most{leave}"
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
-        """Have the pods leave that still have to leave a stored reservation, or give it up."""
+        """Evict the victims that still use a stored reservation's GPUs, or give it up."""
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -292,7 +289,7 @@ class Preemption:
         if booking is None or not booking.reserved or booking.plan != reservation.plan:
             self.give_up(gang, "its GPUs are not reserved any more")
             return
-        # Another leader may have evicted those that leave.
+        # An earlier leader may have evicted the pods that are leaving.
         leaving = self.evictions.leaving_at(booking.node, {share.uuid for share in booking.gpus})
         has_evicted = bool(leaving) or self.evictions.has_evicted(gang.name)
         ends_ns = reservation.expires_ns, (self._settings.keep_seconds + MOST_GRACE_S) * _SECOND
@@ -306,14 +303,14 @@ class Preemption:
             self.evictions.choose(gang.name, (), "")
 
     def _choose_again(self, gang: Gang, booking: Booking, *, has_evicted: bool) -> None:
-        """Evict those that still have to leave the GPUs of a pod's reservation, or give it up."""
+        """Choose the victims on the GPUs of a pod's reservation again and evict them, or give the reservation up."""
         engine = self._state.placement.engine
         request = engine.request(gang.pod)
         if request is None:
             return
         gpus, preemptor = frozenset(share.uuid for share in booking.gpus), self._preemptor(gang, request)
         choice = None
-        for refused_too in (False, True) if has_evicted else (False,):  # whose eviction was refused may be needed
+        for refused_too in (False, True) if has_evicted else (False,):  # a refused victim may be needed
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
             choice = choice or choose_victims(engine, preemptor, (booking.node,), rules, gpus)
         if choice is None:
@@ -326,7 +323,7 @@ class Preemption:
         self._evict(gang)
 
     def _withdraw(self, uids: Collection[str], pod: Pod) -> None:
-        """Give up the reservations of pods of lower priority whose GPUs ``pod`` gets."""
+        """Give up the reservations of pods of lower priority that ``pod`` takes over."""
         preemptors = self._state.waiting.preemptors
         for other in [preemptors[uid] for uid in uids if uid in preemptors]:
             self.give_up(gang_of_one(other), f"pod {pod.key} of higher priority takes its place")
@@ -341,7 +338,7 @@ class Preemption:
     # -- gangs and pods alike
 
     def _search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest evictions that are found; only a single pod takes over reservations of others."""
+        """Return the cheapest victims found. Only a single pod may take over reservations of other pods."""
         state = self._state
         try:
             members = [GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved]
@@ -351,9 +348,9 @@ class Preemption:
         return choose_gang_victims(members, gang.needed, state.victim_search_input(closed), rules, state.now_ns)
 
     def _choose(self, gang: Gang, found: GangVictims, why: str) -> int:
-        """Have the victims leave from the next round on; return for how many ns the reservations last at most.
+        """Set the victims, to be evicted from the next round on; return how long the reservations last, in ns.
 
-        They last for as long as pods need that are to be evicted, or leave these GPUs by themselves, and a bit longer.
+        That is ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating pods.
         """
         self.evictions.choose(gang.name, found.evicted, why)
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
@@ -372,10 +369,10 @@ class Preemption:
         *,
         has_evicted: bool,
     ) -> tuple[PreemptionState, str]:
-        """Return what has become of reservations, and why they are lost.
+        """Return the state of reservations, and why they are lost.
 
-        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations end, and how long they last at
-        most: those that end later were written while a clock was wrong.
+        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and how long they last
+        at most; those that expire later were written by a clock that was wrong.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -400,7 +397,7 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def _kept_off(self, pod: Pod, name: str) -> str:
-        """Return why a node takes the pod no longer (it was cordoned, say), "" where it does, or is gone."""
+        """Return why a node no longer accepts the pod (it was cordoned, say), "" if it does or is gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""
@@ -410,9 +407,9 @@ class Preemption:
             self._result.evictions.append(due)
 
     def give_up(self, gang: Gang, why: str) -> None:
-        """End what is reserved; where the write fails it is tried again in the next round.
+        """Give up the reservations, and the nomination of a single pod; a failed write is repeated in the next round.
 
-        A single pod loses its nomination, too. What a gang has reserved is removed, or used, by who plans it.
+        The planner of gangs removes or reuses a gang's reservations itself.
         """
         self._end(gang)
         if gang.is_single:
@@ -424,17 +421,17 @@ class Preemption:
     def _end(self, gang: Gang) -> None:
         self._plans.pop(gang.name, None)
         self.evictions.drop(gang.name)
-        self._rest(gang)
+        self._back_off(gang)
 
-    def _rest(self, gang: Gang) -> None:
+    def _back_off(self, gang: Gang) -> None:
         uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
-        self._rests[gang.name] = uids, self._state.now_ns + _REST_NS
+        self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
-    def _is_resting(self, gang: Gang) -> bool:
-        """Return whether the same pods were searched for a moment ago; a clock that was set back ends the rest."""
-        uids, until_ns = self._rests.get(gang.name, (frozenset(), 0))
+    def _is_backing_off(self, gang: Gang) -> bool:
+        """Return whether the last search for the same pods was a moment ago; a clock set back ends the back-off."""
+        uids, until_ns = self._backoffs.get(gang.name, (frozenset(), 0))
         same = uids == frozenset(pod.metadata.uid for pod in gang.unreserved)
-        return same and 0 < until_ns - self._state.now_ns <= _REST_NS
+        return same and 0 < until_ns - self._state.now_ns <= _BACKOFF_NS
 
 
 def _preempted_by(pod: Pod, node: str) -> str:

@@ -72,10 +72,10 @@ class CapacityWatch:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.update()
             await asyncio.sleep(self._every)
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         self.latest = await asyncio.to_thread(free_memory, self._ledger.snapshot())
 
     def export(self, registry: MetricsRegistry) -> None:

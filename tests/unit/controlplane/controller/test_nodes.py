@@ -22,7 +22,7 @@ from gputile.controlplane.controller.node_reconciler import (
     taint_patch,
     units_in_force,
 )
-from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
+from gputile.kube.errors import AnswerLost, Conflict, Invalid, NotFound
 from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node, ledger_of
 
@@ -203,8 +203,6 @@ class Writer(ApiServerWriter):
 
 FAILURES = [
     Conflict(409, "Conflict", "changed"),
-    Gone(410, "Expired", "too old"),
-    ServerError(500, "InternalError", "oops"),
     AnswerLost("no answer"),
     Invalid(422, "Invalid", "the test failed"),
 ]

@@ -8,7 +8,6 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
 from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
     DAEMON_LABEL,
     GANG_GATE,
     GANG_NAME_LABEL,
@@ -24,7 +23,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -196,23 +195,6 @@ def test_a_pod_without_a_gpu_that_waits_takes_part_in_the_plan_of_its_gang() -> 
     assert placed(bench.round()) == ["g-0", "g-1", "g-9"]
 
 
-def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
-    bench = Bench()
-    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
-    at_once(bench.view.node_event(Applied(node("m"))))
-    bench.gang("large", 5, born="2030-03-17T17:46:30Z")
-    bench.gang("small", 1)
-    result = bench.round()
-    assert placed(result) == ["small-0"]
-    assert said(result) == {"large": "GangWaiting", "small": "GangPlanned"}
-    bench.gang("other", 1)
-    late = bench.round(601)
-    assert [name for name in placed(late) if not name.startswith("large")] == []
-    assert len(placed(late)) == 4, "what there is is kept for it; the place of the small one ended, untaken"
-    assert said(late) == {"small": "GangBehind", "other": "GangBehind"}
-    assert not bench.round(602).gates, "but nothing of it starts"
-
-
 def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
     bench = Bench()
     bench.gang("small", 1)
@@ -247,17 +229,6 @@ def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_
         at_once(bench.view.pod_event(Deleted(member("other", i, 4))))
     bench.gang("g", 4, labels=labels)
     assert len(placed(bench.round(7300))) == 4, "the quota lets the last one in"
-
-
-def test_a_pod_of_a_running_gang_whose_successor_a_quota_refuses_delays_nobody() -> None:
-    bench = Bench()
-    for i in range(3):
-        text = allocation_text(share(f"GPU-n-{i}", 4096))
-        runs = member("g", i, 4, node="n", labels=_labels("g", 4))
-        meta = msgspec.structs.replace(runs.metadata, annotations={ALLOCATION_ANNOTATION: text})
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(runs, metadata=meta))))
-    bench.gang("other", 1)
-    assert placed(bench.round(7200)) == ["other-0"]
 
 
 def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
