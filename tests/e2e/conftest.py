@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.localcluster import binaries
+from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.binaries import components_or_skip, prepare_visibly
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
@@ -53,6 +54,13 @@ def control_plane(control_plane_programs: dict[str, Path]) -> Iterator[ControlPl
     """A control plane for the whole run, without a scheduler: tests start their own, and clean up what they create."""
     with ControlPlane(control_plane_programs) as plane:
         yield plane
+
+
+@pytest.fixture(scope="module")
+def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
+    """The webhook and the policies, with their defaults."""
+    with installed(control_plane) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,13 @@
 What CEL does with a list costs the square of its length, so the API server leaves such pods to the webhook.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
 
 from tests.e2e.hostilepods import FIRST_OF_EACH, MEM, annotated
-from tests.localcluster.admission import AGENT, Json, RunningWebhook, installed, pod, refusal, verdict
+from tests.localcluster.admission import AGENT, Json, RunningWebhook, pod, refusal, verdict
 from tests.localcluster.client import MERGE_PATCH, Api
 from tests.localcluster.controlplane import ControlPlane
 
@@ -17,12 +17,6 @@ COUNT = "aliyun.com/gpu-count"
 PODS = "/api/v1/namespaces/{}/pods"
 
 pytestmark = pytest.mark.requirement("B2", "G2")
-
-
-@pytest.fixture(scope="module")
-def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
-    with installed(control_plane) as running:
-        yield running
 
 
 def mounted(path: str) -> Json:

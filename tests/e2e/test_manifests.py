@@ -13,18 +13,12 @@ from gputile.cli.app import app
 from gputile.tools.simulator.controllers import MAKERS, template_path
 from tests.chart.helmcli import CHART, helm, settings
 from tests.localcluster import kubernetes_fields
-from tests.localcluster.admission import RunningWebhook, installed, verdict
+from tests.localcluster.admission import RunningWebhook, verdict
 from tests.localcluster.controlplane import ControlPlane
 from tests.unit.tools.simulator.manifests import CRON_JOB, DEPLOYMENT, JOB, POD, STATEFUL_SET, Json, changed
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATIONS = sorted((ROOT / "examples" / "applications").glob("*.yaml"))
-
-
-@pytest.fixture(scope="module")
-def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
-    with installed(control_plane) as running:
-        yield running
 
 
 def test_the_fields_are_those_of_the_api_server(control_plane: ControlPlane) -> None:

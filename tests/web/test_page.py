@@ -15,7 +15,7 @@ from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION, ConditionType
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
-from tests.fakes.agents import hour_path, metrics_path, metrics_text, put_agent
+from tests.fakes.agents import hour_path, metrics_text, put_agent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.localcluster.browser import Tab
 from tests.localcluster.gputile import EXAMPLES
@@ -359,21 +359,6 @@ async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: T
         put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
         await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'")
         assert await tab.run(lines) == 2
-        assert tab.errors == []
-
-
-async def test_who_may_not_ask_the_agents_sees_what_is_booked_and_is_told_once(tab: Tab) -> None:
-    async with served(machine("a"), machine("b"), bound("p", "a")) as page:
-        for node in ("a", "b"):
-            put_agent(page.cluster, node, b"")
-            del page.cluster.proxied[metrics_path(node)]
-            page.cluster.refused[metrics_path(node)] = (403, "Forbidden")
-        await look(tab, page)
-        await tab.until("!document.getElementById('usage-trouble').hidden")
-        text = await tab.run("document.getElementById('usage-trouble').textContent")
-        assert text.startswith("What pods use is not known; blocks show what is booked. you may not ask the agents")
-        assert text.count("pods/proxy") == 1
-        assert set(await blocks(tab)) == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
         assert tab.errors == []
 
 

@@ -33,7 +33,7 @@ PEOPLE: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
-        "Decide node and GPUs for each pod of some manifests, with the code that schedules live.",
+        "Decide which node and GPUs each pod of some manifests gets, with the scheduler's own code.",
         (
             "simulate --from-cluster -f deploy.yaml",
             "simulate --from-cluster --mode cgpu --need 8GiB",
@@ -55,7 +55,7 @@ PEOPLE: Mapping[str, Entry] = {
     "top": Entry(
         "top",
         "top",
-        "Show nodes, GPUs or pods, those with most booked first, live.",
+        "Show booked and used GPU resources of nodes, GPUs or pods, live.",
         ("top", "top pods -n team-a --sort used", "top gpus --once -o json"),
     ),
     "web": Entry(
@@ -149,7 +149,6 @@ class _Sections(TyperGroup):
         self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        """Return the names, in the order of the help."""
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -159,13 +158,11 @@ class _Sections(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the sections of the help."""
         for title, section in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the names that begin so."""
         self._naming = True
         try:
             return super().shell_complete(ctx, incomplete)

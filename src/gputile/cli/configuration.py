@@ -27,7 +27,9 @@ InstalledIn = Annotated[
 
 ClusterFiles = Annotated[
     list[str] | None,
-    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints."),
+    option(
+        "FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes,pods -A -o yaml."
+    ),
 ]
 
 
@@ -62,7 +64,7 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, the defaults where there is none; leave the program where it is wrong."""
+    """Return the configuration in the file, the defaults without one; exit if it is not valid."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -70,7 +72,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
+    """Return the configuration in the file, None if no file is named; exit if it is not valid."""
     if path is None:
         return None
     from gputile.api.config.v1alpha1 import ConfigurationError

@@ -10,7 +10,6 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main() -> None:
-    """Run ``gputile``."""
     _end_on_interrupt()
     from gputile.cli.app import app
 

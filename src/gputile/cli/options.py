@@ -26,14 +26,14 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 def duration_s(text: str) -> float:
     """Return the seconds of a time as kubectl takes it: 10s, 1m30s, 500ms, or seconds; 0 is without a limit.
 
-    Leaves the program where it is none.
+    Exits if it is not a duration.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
     elif text and not _PART.sub("", text):
         seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
-        fail(f"--request-timeout {text}: say a time as 10s, 1m30s or 500ms; 0 waits for ever")
+        fail(f"--request-timeout {text}: use a duration such as 10s, 1m30s or 500ms; 0 means no limit")
     return min(seconds or FOR_EVER_S, FOR_EVER_S)
 
 
@@ -72,7 +72,7 @@ def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
 
 
 def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
-    """Return the name that an option gives; leave the program where no namespace can have it. "" is for none."""
+    """Validate the name of a namespace; exit if it is not one. "" stands for none."""
     if name and (why := broken_label_name(name)):
         fail(f"{option.opts[0]}: {why}")
     return name
@@ -84,13 +84,13 @@ def namespace_option(text: str) -> Any:
 
 
 def _time(text: str) -> str:
-    """Return a time that was given; leave the program where it is none, also where no API server is asked."""
+    """Validate a duration, also if no API server is contacted."""
     if text != REQUEST_TIMEOUT:
         duration_s(text)
     return text
 
 
-Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses.")]
 Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
 Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
@@ -111,8 +111,8 @@ class Reach:
     request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
     def not_used(self) -> None:
-        """Say which of the options that name a live cluster count for nothing, since files describe the cluster."""
+        """Tell the user which options are ignored because the cluster is read from files."""
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
         for name, value in named.items():
             if value is not None:
-                note(f"{name} is ignored: the cluster is the one in the files of --cluster")
+                note(f"{name} is ignored: the cluster is read from the files of --cluster")

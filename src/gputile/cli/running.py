@@ -15,9 +15,7 @@ from gputile.cli.terminal import fail, note, note_line, redraws, write
 LOOK_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
-Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again whenever it has changed; an interrupt ends it.")
-]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted.")]
 T = TypeVar("T")
 
 
@@ -46,7 +44,7 @@ def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return what there is now and "", or what is known and why that is all."""
+    """Return the current state and ""; or the known one, and why the cluster cannot be read."""
     from gputile.cli.reads.live_cluster import Unreadable, looking_again
 
     try:
@@ -57,7 +55,7 @@ def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service until it ends; leave with an error where it cannot have its ports."""
+    """Run a service until it ends; exit with an error if a port is taken."""
     import uvloop
 
     from gputile.support.listening import PortError

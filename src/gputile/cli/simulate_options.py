@@ -30,8 +30,6 @@ class Switch(StrEnum):
 
 
 class Policy(StrEnum):
-    """The placement policies of the configuration."""
-
     BINPACK = "binpack"
     SPREAD = "spread"
     PACKING = "packing"
@@ -39,7 +37,7 @@ class Policy(StrEnum):
 
 ClusterFiles = Annotated[
     list[str] | None,
-    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints."),
+    option("FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o yaml."),
 ]
 WorkloadFiles = Annotated[
     list[str] | None,
@@ -47,30 +45,35 @@ WorkloadFiles = Annotated[
 ]
 FromCluster = Annotated[
     bool,
-    typer.Option(
-        "--from-cluster", help="Start from the nodes, pods and PodGroups of the cluster that kubectl talks to."
-    ),
+    typer.Option("--from-cluster", help="Start from the nodes, pods and PodGroups of kubectl's current cluster."),
 ]
 Namespace = Annotated[
     str | None,
     namespace_option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
 ]
-FitFiles = Annotated[list[str] | None, option("FILE", "Say how many more times the pods of FILE fit, and why no more.")]
-Unit = Annotated[
-    str | None, option("SIZE", "The memory unit, as 128MiB; as if it were this; running pods keep their bytes.")
+FitFiles = Annotated[
+    list[str] | None, option("FILE", "Count how many more copies of the pods in FILE fit, and say what stops the next.")
 ]
+Unit = Annotated[str | None, option("SIZE", "The memory unit to simulate, as 128MiB; running pods keep their bytes.")]
 WithoutNode = Annotated[
     list[str] | None,
-    option("NAME", "As if this node left: its pods look for another place."),
+    option("NAME", "Simulate that this node is removed; its pods are placed again."),
 ]
-WithoutNodes = Annotated[str | None, option("SELECTOR", "The same for all nodes with these labels: a=b,c in (d,e),!f.")]
+WithoutNodes = Annotated[
+    str | None, option("SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f.")
+]
 WithNode = Annotated[
     list[str] | None,
-    option("COUNTxGPUSxMODEL[:MODE]", "As if these nodes came, as 2x8xH100:cgpu; MODEL=48GiB for other models."),
+    option(
+        "COUNTxGPUSxMODEL[:MODE]",
+        "Simulate that these nodes are added, as 2x8xH100:cgpu; MODEL=48GiB for other models.",
+    ),
 ]
 OtherMode = Annotated[
     Mode | None,
-    typer.Option("--mode", help="As if all GPU nodes had this mode: how many GPUs and nodes the running pods take."),
+    typer.Option(
+        "--mode", help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running pods take."
+    ),
 ]
 NeedOfPods = Annotated[
     list[str] | None,
@@ -80,30 +83,30 @@ NeedOfPods = Annotated[
         "--need",
     ),
 ]
-NoPreemption = Annotated[bool, typer.Option("--no-preemption", help="As if no pod left for one of higher priority.")]
+NoPreemption = Annotated[bool, typer.Option("--no-preemption", help="Simulate without preemption.")]
 AdmissionSwitch = Annotated[
-    Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
+    Switch, typer.Option("--admission", help="Whether gputile's webhook and policies apply to new pods.")
 ]
 Validate = Annotated[
     Validation,
     typer.Option(
         "--validate",
-        help="What becomes of unknown fields, as with kubectl: an error, a note, nothing; "
-        "server: ask the API server about each object too, as --from-cluster does.",
+        help="How to treat unknown fields, as kubectl does: an error, a note, nothing; "
+        "server: have the API server validate each object too, as --from-cluster does.",
     ),
 ]
 KindFiles = Annotated[
-    list[str] | None, option("FILE", "A file of kind PodKinds; where other kinds have the templates of their pods.")
+    list[str] | None, option("FILE", "A file of kind PodKinds, which says where other kinds have their pod templates.")
 ]
 IgnoreUnknown = Annotated[
     bool,
     typer.Option(
         "--ignore-unknown",
-        help="Leave out, with a note, amounts of GPUs in an object of an unknown kind of which no pod can be made.",
+        help="Ignore, with a note, GPU requests in objects of unknown kinds.",
     ),
 ]
 Compare = Annotated[
-    Policy | None, typer.Option("--compare", help="Decide with this placement policy too, and say what differs.")
+    Policy | None, typer.Option("--compare", help="Decide with this placement policy too, and show the differences.")
 ]
 Printed = Annotated[
     DecisionFormat,
@@ -120,8 +123,6 @@ Config = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions(LiveSource):
-    """What the command line asks, in the order of the help."""
-
     cluster: ClusterFiles = None
     files: WorkloadFiles = None
     from_cluster: FromCluster = False

@@ -30,7 +30,7 @@ _UNFOLDED: Final = 1_000_000  # columns: a sentence stays one line
 
 
 class ExitCode(IntEnum):
-    """What a command leaves with; ``docs/generator/reasons.toml`` says what each means."""
+    """The exit code of a command; ``docs/generator/reasons.toml`` says what each means."""
 
     DONE = 0
     FAILED = 1
@@ -56,8 +56,6 @@ class Output(StrEnum):
 
 
 class DecisionFormat(StrEnum):
-    """What to print."""
-
     TABLE = "table"
     WIDE = "wide"
     INSPECT = "inspect"
@@ -74,7 +72,7 @@ def coloured(stream: TextIO) -> bool:
 
 
 def obeys_codes(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that obeys codes."""
+    """Return whether a stream is a terminal that obeys escape codes."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -86,18 +84,17 @@ def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
 
 
 def note(message: str) -> None:
-    """Print something that is worth knowing and stops nobody."""
+    """Print a note, which does not stop the command."""
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
 
 
 def _harmless(message: str) -> str:
-    """Return the lines of a message, which may quote what others wrote, without what a terminal would obey."""
+    """Return a message without control characters: it may quote what others wrote."""
     return "\n".join(map(inert, message.split("\n")))
 
 
 def write(text: str) -> None:
-    """Print a result."""
     typer.echo(text, nl=False, color=True)  # as it is: who drew it has asked whether there are colours
 
 
@@ -158,7 +155,7 @@ def lines() -> int | None:
 
 
 def redraws() -> bool:
-    """Return whether the output is a terminal that shows the latest alone where it is told so."""
+    """Return whether the output is a terminal that can be cleared."""
     return obeys_codes(sys.stdout)
 
 

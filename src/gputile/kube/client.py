@@ -48,17 +48,16 @@ JSON_PATCH = "application/json-patch+json"
 _CONNECT_SECONDS = 5.0
 _MOST_CONNECTIONS = 64
 _TLS_REASONS: Final[Mapping[str, str]] = {
-    "WRONG_VERSION_NUMBER": "what answers there speaks no TLS; a server of plain HTTP has an http:// address",
-    "HTTP_REQUEST": "what answers there speaks no TLS; a server of plain HTTP has an http:// address",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client certificate, and the kubeconfig's user has none",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not take the client certificate of the kubeconfig's user",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not know who signed the client certificate of the kubeconfig's user",
-    "UNEXPECTED_EOF_WHILE_READING": "it ended the connection while TLS began",
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS; an http:// address is for plain HTTP",
+    "HTTP_REQUEST": "the server does not speak TLS; an http:// address is for plain HTTP",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server requires a client certificate, and the kubeconfig's user has none",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the server rejects the client certificate of the kubeconfig's user",
+    "TLSV1_ALERT_UNKNOWN_CA": "the server does not trust the CA of the kubeconfig's client certificate",
+    "UNEXPECTED_EOF_WHILE_READING": "the server closed the connection during the TLS handshake",
 }
 
 
 def utc_now() -> datetime:
-    """Return the time of day, in UTC."""
     return datetime.now(UTC)
 
 
@@ -90,7 +89,7 @@ class Backoff:
     uniform: Callable[[float, float], float] = random.SystemRandom().uniform
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` failures in a row, the first being 0."""
+        """Return the seconds to wait after ``failures`` consecutive failures, counted from 0."""
         full = min(self.longest, self.first * 2.0 ** min(failures, 32))
         return self.uniform(full / 2, full)
 
@@ -298,7 +297,7 @@ class Connection:
         except TimeoutError as error:
             raise AnswerLost(f"{request}: no complete answer within {request.within:g} s") from error
         except aiohttp.ClientResponseError as error:
-            raise AnswerLost(f"{request}: what came is no answer of HTTP: is the server an API server?") from error
+            raise AnswerLost(f"{request}: the answer is not HTTP: is this an API server?") from error
         except (aiohttp.ClientError, OSError) as error:
             why = _reason(error) if isinstance(error, OSError) else "it ended before the answer was complete"
             raise AnswerLost(f"{request}: the connection broke: {why}") from error
@@ -312,7 +311,7 @@ def _reason(error: Exception) -> str:
     """Return in words why a connection did not come about, or broke."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message or "it cannot be verified"
-        remedy = "certificate-authority of the kubeconfig says whom to trust"
+        remedy = "set certificate-authority of the kubeconfig's cluster"
         return f"its certificate is not trusted: {said.rstrip('.')}; {remedy}"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""

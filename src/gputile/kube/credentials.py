@@ -61,13 +61,12 @@ class Credentials(ABC):
 
 
 class FixedCredentials(Credentials):
-    """A token, a password, a client certificate, or nothing: the same for ever."""
+    """A token, a password, a client certificate, or nothing; it never changes."""
 
     def __init__(self, authorization: str | None, tls: ssl.SSLContext | None) -> None:
         self._credential = Credential(authorization, tls)
 
     async def current(self) -> Credential:
-        """Return the one credential."""
         return self._credential
 
 
@@ -125,7 +124,6 @@ def bearer(token: str) -> str:
 
 
 def basic(username: str, password: str) -> str:
-    """Return the Authorization header of a user name and password."""
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
@@ -179,7 +177,7 @@ class ExecCredentials(Credentials):
         if config.api_version not in _VERSIONS:
             raise ConfigError(f"{self._named} speaks {config.api_version}; gputile speaks {' and '.join(_VERSIONS)}")
         if config.interactive_mode == "Always":
-            raise ConfigError(f"{self._named} needs a terminal, which gputile does not give it")
+            raise ConfigError(f"{self._named} requires a terminal, which gputile does not provide")
         self.waits_for = f"the credential plugin {config.command}"
         self._config = config
         self._cluster = cluster
@@ -225,12 +223,12 @@ class ExecCredentials(Credentials):
             tls = self._tls(given.client_certificate_data, given.client_key_data)
         except (OSError, ValueError) as error:  # of ssl, whose errors are OSErrors
             why = f": {error}" if isinstance(error, ValueError) else ""
-            said = f"answered with a client certificate and key that cannot be used{why}"
+            said = f"returned a client certificate and key that cannot be used{why}"
             raise ConfigError(f"{self._named} {said}") from error
         try:
             return Credential(bearer(given.token) if given.token else None, tls)
         except ValueError as error:
-            raise ConfigError(f"{self._named} answered with a token of no use: {error}") from error
+            raise ConfigError(f"{self._named} returned an invalid token: {error}") from error
 
     def _output(self) -> bytes:
         """Run the plugin for at most its time, and return what it writes to standard output."""
@@ -255,7 +253,7 @@ class ExecCredentials(Credentials):
             )
         except subprocess.TimeoutExpired as error:
             raise PluginTimeout(
-                f"{self._named} gave no credential within {self._seconds:g} s, and was ended"
+                f"{self._named} returned no credential within {self._seconds:g} s, and was ended"
             ) from error
         except OSError as error:
             hint = f"; {self._config.install_hint}" if self._config.install_hint else ""
@@ -268,13 +266,13 @@ class ExecCredentials(Credentials):
         try:
             answer = decode(output, msgspec.json.Decoder(_ExecCredential))
         except ConversionError as error:
-            raise ConfigError(f"{self._named} answered with no ExecCredential: {error}") from error
+            raise ConfigError(f"{self._named} returned no ExecCredential: {error}") from error
         if answer.api_version != self._config.api_version:
             both = f"{answer.api_version} instead of {self._config.api_version}"
             raise ConfigError(f"{self._named} answered in {both}")
         status = answer.status
         if not status.token and not (status.client_certificate_data and status.client_key_data):
-            raise ConfigError(f"{self._named} gave neither a token nor a certificate with its key")
+            raise ConfigError(f"{self._named} returned neither a token nor a certificate with its key")
         return status
 
 
@@ -291,8 +289,10 @@ class ClusterTls:
         self._encrypted = server.startswith("https:")
         self._insecure = insecure
         self.authority_data = authority_data or ""
+        self._authority_field = "certificate-authority-data"
         if not self.authority_data and authority:
-            with _named("certificate-authority", authority):
+            self._authority_field = f"certificate-authority ({authority})"
+            with _named(self._authority_field):
                 self.authority_data = base64.b64encode(read_bounded(authority, _MOST_BYTES)).decode()
 
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
@@ -325,11 +325,10 @@ class ClusterTls:
         return context
 
     def without_certificate(self) -> ssl.SSLContext | None:
-        """Return the settings of a client that shows no certificate."""
         if not self._encrypted:
             return None
-        with _named("certificate-authority"):
-            authority = _decoded(self.authority_data, "certificate-authority-data")
+        authority = _decoded(self.authority_data, self._authority_field)
+        with _named(self._authority_field):
             context = ssl.create_default_context(cadata=authority or None)
         if self._insecure:
             context.check_hostname = False

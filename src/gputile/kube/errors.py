@@ -17,7 +17,7 @@ _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 
 
 class KubeError(Exception):
-    """Anything that keeps a request from succeeding."""
+    """The base of all errors of a request."""
 
     may_have_been_executed: bool = False
     retry_after: float = 0.0  # seconds that the API server asks to wait before the next attempt
@@ -155,7 +155,7 @@ def status_error(method: str, path: str, status: int, said: Status, retry_after:
     if said.message:
         parts.append(said.message[:_LONGEST_MESSAGE])
     if retry_after > _LONG_S:
-        parts.append(f"it asks to be left alone for {min(retry_after, _FOR_EVER_S):,.0f} s")
+        parts.append(f"it asks clients to wait {min(retry_after, _FOR_EVER_S):,.0f} s")
     remedy = _remedy(status, method, path)
     if remedy:
         parts.append(remedy)

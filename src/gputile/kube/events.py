@@ -50,7 +50,7 @@ class Occurrences:
     message: str = ""
 
     def again(self, when: datetime, now: float, message: str) -> None:
-        """Count one more, which has the message that stands."""
+        """Count one more occurrence, whose message replaces the last."""
         self.count += 1
         self.last, self.seen_at, self.message = when, now, message
 
@@ -178,7 +178,6 @@ class EventRecorder:
         self._filled.set()
 
     async def run(self) -> NoReturn:
-        """Send what is recorded, until cancelled."""
         failures = 0
         paid_until = self._clock.monotonic()  # each event pays for 1 / per second; a burst may run ahead of the clock
         while True:
@@ -198,7 +197,7 @@ class EventRecorder:
                 await self._clock.sleep(max(self._backoff.delay(failures), error.retry_after))
                 failures += 1
             except KubeError as error:
-                log.log(logging.INFO if failures else logging.WARNING, "an event was not sent: %s", error)
+                log.log(logging.INFO if failures else logging.WARNING, "an Event was not sent: %s", error)
                 failures += 1
             else:
                 failures = 0

@@ -51,7 +51,6 @@ class LeaseRecord:
 
     @property
     def released(self) -> bool:
-        """Whether its last holder has given it up."""
         return not self.holder and self.duration == RELEASED_S
 
 
@@ -94,7 +93,7 @@ class LeaseState:
         return now < self.valid_until
 
     def seen(self, record: LeaseRecord | None, now: float) -> None:
-        """Take note of what was read; a record counts as new at the time of this call if anything in it changed."""
+        """Record what was read; a record whose version has changed counts as new from now on."""
         if record is None or self.record is None or record.resource_version != self.record.resource_version:
             self._seen_at = now
         self.record = record
@@ -126,7 +125,7 @@ class LeaseState:
         return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
 
     def written(self, record: LeaseRecord, started: float, now: float) -> None:
-        """Take note that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
+        """Record that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
         before = self.record
         self.seen(record, now)
         if record.holder == self.identity:
@@ -135,7 +134,7 @@ class LeaseState:
             self.valid_until = NEVER if self.given_up else started + self.duration - self.margin
 
     def give_up(self) -> None:
-        """Stop believing in the claim, for good, as one does before releasing the lease."""
+        """Give up the claim for good, as before the lease is released."""
         self.given_up = True
         self.valid_until = NEVER
 
@@ -181,7 +180,6 @@ class LeaseHolder:
 
     @property
     def vacated(self) -> bool:
-        """Whether the one before had released the lease when this replica took it."""
         return self._state.vacated
 
     def valid(self) -> bool:
@@ -289,7 +287,7 @@ def _record(answer: bytes) -> LeaseRecord:
     try:
         lease = decode(answer, _LEASE)
     except ConversionError as error:
-        raise BadAnswer(f"this is no Lease: {error}") from error
+        raise BadAnswer(f"the answer is not a Lease: {error}") from error
     spec = lease.spec
     return LeaseRecord(
         resource_version=lease.metadata.resource_version,

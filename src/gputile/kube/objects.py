@@ -28,7 +28,7 @@ class KubeObject(Protocol):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Its name, version and so on."""
+        """The object's metadata."""
 
 
 T = TypeVar("T", bound=KubeObject)
@@ -119,7 +119,7 @@ class ObjectDecoder(Generic[T]):
             raw = decode(body, _RAW_LIST)
         except ConversionError as error:
             begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
-            raise BadAnswer(f"the answer is no list of an API server ({error}{begins}): is the server one?") from error
+            raise BadAnswer(f"the answer is not a list of objects ({error}{begins}): is this an API server?") from error
         objects: list[T] = []
         unreadable: list[UnreadableObject] = []
         for item in raw.items or ():

@@ -110,7 +110,6 @@ class Reflector(Generic[T]):
         await asked
 
     async def run(self) -> NoReturn:
-        """List and watch until cancelled."""
         try:
             while True:
                 pause = await self._list_and_watch()

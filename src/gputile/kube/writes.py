@@ -62,7 +62,6 @@ async def remove_scheduling_gate(connection: Connection, pod: Pod, gate: str) ->
 
 
 async def bind_pod(connection: Connection, binding: Binding, *, within: float) -> None:
-    """Create the Binding of a pod."""
     meta = binding.metadata
     await connection.post(f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within)
 
@@ -109,7 +108,6 @@ async def mark_preempted(
 
 
 async def create_job(connection: Connection, namespace: str, job: Mapping[str, Any]) -> None:
-    """Create a Job."""
     await connection.post(_jobs_path(namespace), msgspec.json.encode(job))
 
 
@@ -128,23 +126,19 @@ async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> 
 
 
 async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:
-    """Set annotations of a node."""
     await connection.patch(_node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}}))
 
 
 async def patch_node(connection: Connection, name: str, patch: Sequence[Mapping[str, Any]]) -> None:
-    """Apply a JSON patch to a node."""
     await connection.patch(_node_path(name), msgspec.json.encode(patch), content_type=JSON_PATCH)
 
 
 async def patch_node_status(connection: Connection, name: str, patch: Mapping[str, Any]) -> None:
-    """Apply a strategic merge patch to a node's status."""
     path = f"{_node_path(name)}/status"
     await connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
 
 
 def reference_to(subject: Pod | Node) -> ObjectReference:
-    """Return what an Event is about."""
     meta, kind = subject.metadata, type(subject).__name__
     return ObjectReference(api_version="v1", kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid)
 
@@ -153,7 +147,7 @@ def _decoded(body: bytes) -> Pod:
     try:
         return decode(body, _POD)
     except ConversionError as error:
-        raise BadAnswer(f"the API server's answer is no pod: {error}") from error
+        raise BadAnswer(f"the API server's answer is not a pod: {error}") from error
 
 
 def _jobs_path(namespace: str) -> str:

@@ -34,13 +34,13 @@ class ConfigFile:
         self._content: bytes | None = None  # what was read last
 
     async def run(self, every: float = LOOK_EVERY_S) -> None:
-        """Look at the file every so many seconds, for ever; return at once where there is none."""
+        """Poll the file until cancelled; return at once if there is none."""
         while self._path is not None:
             await asyncio.sleep(every)
             await self.look()
 
     async def look(self) -> None:
-        """Take in what the file says, if it has changed and is valid. What is not valid is logged once."""
+        """Apply the file if it has changed and is valid. An invalid one is logged once."""
         if self._path is None:
             return
         try:
@@ -65,7 +65,7 @@ class ConfigFile:
                 self._changed(found)
 
     def _refuse(self, why: str) -> None:
-        problem = f"configuration {self._path} is not taken in: {why}; the one before it stays in force"
+        problem = f"configuration {self._path} is not applied: {why}; the previous one stays in force"
         if problem != self.problem:
             log.error(problem)
         self.problem = problem

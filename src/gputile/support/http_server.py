@@ -102,13 +102,11 @@ class ServerConnection(web.RequestHandler):
             self.transport.abort()
 
     def request_begins(self, request: web.BaseRequest) -> None:
-        """Record that a handler begins to answer."""
         self.answering, self.has_asked, self.since = asyncio.current_task(), True, self.loop.time()
         self._content, self._content_read = request.content, request.content.total_bytes
         self._unread, self._head_ended = 0, False
 
     def request_ends(self) -> None:
-        """Record that the answer was sent, or cannot be sent."""
         self.answering, self.since = None, self.loop.time()
 
     def handle_error(
@@ -126,7 +124,6 @@ class ServerConnection(web.RequestHandler):
         return answer
 
     def end(self) -> None:
-        """End the connection at once, whatever it is about."""
         if self.answering is not None:
             self.answering.cancel()
         if self.transport is not None:
@@ -171,7 +168,6 @@ class Server:
         self._held.listen(2048)
 
     def use_tls(self, context: ssl.SSLContext) -> None:
-        """Speak TLS with these settings on new connections."""
         self._tls = context
 
     def stop(self) -> None:

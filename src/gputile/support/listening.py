@@ -82,7 +82,7 @@ class TlsFiles:
 
 
 class TlsReloader:
-    """Follows the files; ``changed`` gets new settings. What cannot be used leaves those in force that were before.
+    """Reloads the files; ``changed`` gets the new settings. Invalid files leave the previous settings in force.
 
     Raises:
         UnusableTls: the files cannot be read, or cannot be used, from the start.
@@ -96,13 +96,12 @@ class TlsReloader:
         changed(files.context())
 
     async def run(self, seconds: float) -> NoReturn:
-        """Look every ``seconds``, for ever."""
         while True:
             await asyncio.sleep(seconds)
             self.look()
 
     def look(self) -> None:
-        """Take in what has changed. Certificate and key may be written one after the other: the next look sees both."""
+        """Reload what has changed. Certificate and key may be written one after the other: the next call sees both."""
         try:
             content = self._files.content()
             if content != self._content:
@@ -111,7 +110,7 @@ class TlsReloader:
                 log.info("the TLS certificate has changed", extra={"file": str(self._files.certificate)})
             self._problem = ""
         except UnusableTls as error:
-            problem = f"the TLS certificate is not taken in: {error}; the one before serves"
+            problem = f"the TLS certificate is not reloaded: {error}; the previous one stays in use"
             if problem != self._problem:
                 log.error(problem)
             self._problem = problem

@@ -26,7 +26,7 @@ class Restarts:
         self._started = 0.0
 
     async def keep(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process again and again, for ever; ``run`` returns how it ended."""
+        """Run a process again whenever it ends; ``run`` returns how it ended."""
         while True:
             self.start()
             try:
@@ -36,7 +36,6 @@ class Restarts:
             await self.wait(ended)
 
     def start(self) -> None:
-        """Note that a run begins."""
         self._started = asyncio.get_running_loop().time()
 
     async def wait(self, ended: str) -> None:

@@ -79,7 +79,6 @@ class LoopLag:
         )
 
     async def run(self) -> NoReturn:
-        """Measure every so many seconds, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + self._every
@@ -88,8 +87,6 @@ class LoopLag:
 
 
 class LogFormat(StrEnum):
-    """How services write their logs."""
-
     JSON = "json"
     TEXT = "text"
 
@@ -119,7 +116,6 @@ class _TextFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: LogFormat, verbose: bool) -> None:
-    """Send all logs to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else text)

@@ -102,15 +102,11 @@ def test_workers_of_a_replay_end_with_it(tmp_path: Path, number: int, group: boo
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_probes_of_a_selftest_end_with_it(number: int, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["selftest", "isolation", "--fake-driver", "--seconds", "600"]
     with tempfile.TemporaryDirectory() as directory:  # sockets in it have names of at most 107 bytes
         monkeypatch.setenv("TMPDIR", directory)
-        _interrupt_selftest(number, group, Path(directory))
-
-
-def _interrupt_selftest(number: int, group: bool, temporary: Path) -> None:
-    for after in (1.5, 4.0):
-        words = ["selftest", "isolation", "--fake-driver", "--seconds", "600"]
-        status, said = interrupted(words, after, group=group, number=number)
-        assert status in (-number, 128 + number)
-        assert said in ("", f"note: {WORK}\n")
-        assert status == -number or list(temporary.iterdir()) == []
+        for after in (1.5, 4.0):
+            status, said = interrupted(words, after, group=group, number=number)
+            assert status in (-number, 128 + number)
+            assert said in ("", f"note: {WORK}\n")
+            assert status == -number or list(Path(directory).iterdir()) == []

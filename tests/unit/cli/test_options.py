@@ -12,17 +12,6 @@ from typer.testing import CliRunner
 
 from gputile.cli.app import app
 
-MEANINGS: Final = {
-    "/healthz": "--health-port",
-    "gputile is installed": "--installed-in",
-    "the Lease is": "--lease-namespace",
-    "v1alpha1 Configuration": "--config",
-    "The kubeconfig;": "--kubeconfig",
-    "memory unit": "--unit",
-    "The pods' namespace": "--namespace",
-    "to listen on; HTTPS": "--port",
-    "certificate;": "--dns-name",
-}
 """What a help that speaks of something belongs to, so that a second name for it is noticed."""
 
 
@@ -77,12 +66,6 @@ def test_a_thing_has_one_name() -> None:
     assert {text: names for text, names in found.items() if len(names) > 1} == {}
 
 
-def test_what_a_help_speaks_of_has_its_name() -> None:
-    for words, name in MEANINGS.items():
-        named = {long_name(option) for _, option in options() if words in (option.help or "")}
-        assert named == {name}, words
-
-
 EXAMPLES: Final = Path(__file__).resolve().parents[3] / "examples"
 EXAMPLE, POD = str(EXAMPLES / "cluster.yaml"), str(EXAMPLES / "first-pod.yaml")
 
@@ -92,7 +75,7 @@ EXAMPLE, POD = str(EXAMPLES / "cluster.yaml"), str(EXAMPLES / "first-pod.yaml")
 def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(words: list[str], option: str) -> None:
     done = CliRunner().invoke(app, [*words, "--cluster", EXAMPLE, option, "other"])
     assert done.exit_code == 0
-    said = f"note: {option} is ignored: the cluster is the one in the files of --cluster"
+    said = f"note: {option} is ignored: the cluster is read from the files of --cluster"
     assert said in done.stderr.splitlines()
 
 

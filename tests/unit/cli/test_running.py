@@ -70,7 +70,7 @@ def test_a_file_that_is_being_written_ends_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_waiting_and_watching_do_not_go_together() -> None:
     done = CliRunner().invoke(app, ["status", "--wait", "5", "--watch"])
-    assert (done.exit_code, "--wait and --watch do not go together" in done.stderr) == (2, True)
+    assert (done.exit_code, "--wait and --watch cannot be used together" in done.stderr) == (2, True)
 
 
 KUBECONFIG = """

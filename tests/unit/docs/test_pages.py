@@ -5,6 +5,7 @@ import tomllib
 
 from docs.generator import commands, configuration, metrics, names
 from docs.generator.pages import BLOCKS, DOCS, outdated, pages
+from docs.generator.screenshot import PICTURE, screenshot
 
 
 def test_every_page_is_what_the_code_says() -> None:
@@ -49,3 +50,10 @@ def test_the_glossary_has_at_most_40_words_of_one_sentence_each() -> None:
     assert 20 < len(rows) <= 40
     assert [word for word, _ in rows] == sorted((word for word, _ in rows), key=str.lower)
     assert [word for word, meaning in rows if not re.fullmatch(r"[^.]+(?:\.\w[^.]*)*\.", meaning)] == []
+
+
+def test_the_picture_of_the_demo_is_what_would_be_drawn_now_and_loads_nothing() -> None:
+    svg = PICTURE.read_text(encoding="utf-8")
+    assert svg == screenshot()
+    assert re.findall(r"https?://[^\"\s)]+", svg) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"@font-face|@import|<script|<image|href=", svg)

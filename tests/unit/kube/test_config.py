@@ -165,8 +165,12 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
         (None, {}, "server"),
         ({"server": 5}, {}, "server"),
         *(({"server": server}, {}, "not a URL such as https://HOST:PORT") for server in ("", "https://a:b", "a:6443")),
-        ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "authority-data: must be base64"),
-        ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, "certificate-authority: no PEM"),
+        (
+            {"server": "https://a", "certificate-authority-data": "%%%"},
+            {},
+            ": certificate-authority-data: must be base64",
+        ),
+        ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, ": certificate-authority-data: no PEM"),
         ({"server": "https://a", "certificate-authority": "/absent"}, {}, r"authority \(/absent\): No such file"),
         ({"server": "https://a"}, {"client-certificate-data": "aGk="}, "client-key-data: no PEM that can be used"),
         ({"server": "https://a"}, {"client-certificate": "/absent"}, r"client-key \(/absent\): No such file"),
@@ -282,7 +286,7 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({}, answer(), 0, "neither"),
         ({}, {"apiVersion": "other/v1", "status": {"token": "t"}}, 0, "other/v1"),
         ({}, {"token": "t"}, 0, "no ExecCredential"),
-        ({}, answer(token="a\nb"), 0, "token of no use: a token must be one line"),
+        ({}, answer(token="a\nb"), 0, "invalid token: a token must be one line"),
         ({}, answer(clientCertificateData="hi", clientKeyData="hi"), 0, "certificate and key that cannot be used"),
     ],
 )

@@ -370,22 +370,6 @@ async def test_a_cancelled_server_ends_its_connections(asked: bool) -> None:
         writer.close()
 
 
-async def test_who_comes_before_the_server_answers_waits_once_it_listens() -> None:
-    server = Server(endless, "--port", "127.0.0.1", 0)
-    with holding(server):
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", server.port)
-        server.listen()
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-        task = asyncio.create_task(server.answer())
-        async with asyncio.timeout(HANGS_S):
-            await reader.readuntil(b"first")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        writer.close()
-
-
 async def test_a_server_that_stops_finishes_what_was_asked_and_closes_the_others(silent: Silent) -> None:
     async with serving(ServerLimits(answer_seconds=600)) as (server, app, port):
         await silent(port, 1)

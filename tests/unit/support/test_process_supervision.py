@@ -1,12 +1,10 @@
 """Processes that are kept running: the pauses between their runs, and how they end."""
 
 import asyncio
-import signal
-import sys
 
 import pytest
 
-from gputile.support.process_supervision import Restarts, end
+from gputile.support.process_supervision import Restarts
 
 
 @pytest.mark.anyio
@@ -37,23 +35,3 @@ async def test_pauses_grow_until_a_run_was_steady(
     assert pauses == [2.0, 4.0, 5.0, 5.0, 1.0, 2.0]
     assert "it cannot be started: no more processes; again in 4.0 s" in caplog.text
     assert "it steady; again in 1.0 s" in caplog.text
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("program", "status"),
-    [
-        ("import time; print(flush=True); time.sleep(600)", -signal.SIGTERM),
-        (
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)",
-            -signal.SIGKILL,
-        ),
-    ],
-    ids=["asked", "forced"],
-)
-async def test_a_process_ends_when_asked_or_by_force(program: str, status: int) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    await process.stdout.readline()  # it runs by now
-    await end(process, process.terminate, 120.0 if status == -signal.SIGTERM else 0.1)
-    assert process.returncode == status

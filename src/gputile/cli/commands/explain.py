@@ -38,8 +38,6 @@ _HOLDERS_SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions(ClusterSource):
-    """What the command line asks, in the order of the help."""
-
     pod: Annotated[
         str,
         typer.Argument(
@@ -72,7 +70,7 @@ def explain(options: ExplainOptions) -> None:
 
     pod = options.pod
     if pod.count("/") > 1 or not all(pod.split("/")):
-        fail(f"{pod!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
+        fail(f"{pod!r} is not the name of a pod: use NAME, NAMESPACE/NAME or TYPE/NAME", BAD_INPUT)
     if "/" in pod and (why := broken_label_name(pod.partition("/")[0].lower())):
         fail(f"the namespace of {pod}: {why}", BAD_INPUT)
     state = read_state(options)
@@ -92,7 +90,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
-    """Return a pod of a workload, one that waits before the others; None where there is none."""
+    """Return a pod of a workload, a pending one if there is any; None if it has no pods."""
     from gputile.tools.simulator.scenario import owners_of
 
     kinds = (_SHORT.get(type_, type_), _SHORT.get(type_, type_).removesuffix("s"))
@@ -106,12 +104,12 @@ def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -
         return None
     chosen = min(found, key=lambda each: (each.finished, bool(each.spec.node_name), each.key))
     waiting = sum(not each.finished and not each.spec.node_name for each in found)
-    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} wait; this is {chosen.metadata.name}")
+    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} are pending; this is {chosen.metadata.name}")
     return chosen
 
 
 def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
-    """Leave, and say why there is no such pod, as far as a ``live`` cluster's events tell."""
+    """Exit, and say why there is no such pod, as far as the Events of a ``live`` cluster tell."""
     from gputile.api.wording import nearest
 
     namespace, _, name = key.partition("/")
@@ -144,7 +142,7 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print what the nodes say, and their GPUs; nodes of which the same is said in one row, unless ``every``."""
+    """Print why each node does not fit, with its GPUs; nodes with the same reason share a row, unless ``every``."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
         alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
@@ -161,7 +159,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs; equal ones in one, like 0-3,6."""
+    """Return the rows of a node's GPUs; GPUs with equal cells share a row, as 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class InspectFormat(StrEnum):
-    """What to print."""
-
     TABLE = "table"
     BARS = "bars"
     JSON = "json"
@@ -33,11 +31,9 @@ class InspectFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions(ClusterSource):
-    """What the command line asks, in the order of the help."""
-
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches."),
+        typer.Argument(metavar="[NODE]...", help="Only these nodes; * is a wildcard."),
     ] = None
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False
     selector: Annotated[
@@ -45,10 +41,10 @@ class InspectOptions(ClusterSource):
     ] = ""
     namespace: Annotated[
         str,
-        namespace_option("The pods' namespace; others are not listed, amounts count all."),
+        namespace_option("The pods' namespace; amounts still count the pods of all namespaces."),
     ] = ""
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
     ] = False
     watch: Watch = False
     cluster: ClusterFiles = None
@@ -98,7 +94,7 @@ def inspect(options: InspectOptions) -> None:
         fail(f"{_nowhere(name)}{nearest(name, others)}")
     if options.selector and not first.nodes:
         hint = nearly_selected(options.selector, state.nodes)
-        note(f"no node with GPUs has the labels {options.selector[:80]!r}{hint}")
+        note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
         watched(first, lambda: view.of(state.again(options)), show, redraw=not data)
@@ -107,7 +103,7 @@ def inspect(options: InspectOptions) -> None:
 
 
 def _nowhere(name: str) -> str:
-    return f"no node with GPUs is called {name or repr(name)}"
+    return f"no GPU node is named {name or repr(name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,6 @@ class _View:
     namespace: str
 
     def of(self, state: "ClusterObjects") -> _Shown:
-        """Return what is shown of a cluster."""
         from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
 
         nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes

@@ -17,8 +17,6 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class NodepoolOptions:
-    """What the command line asks, in the order of the help."""
-
     file: Annotated[
         Path | None,
         option(
@@ -53,7 +51,6 @@ def nodepool(options: NodepoolOptions) -> None:
 
 
 def script(setup: "PoolSetup") -> str:
-    """Return what makes a node pool as a shell script."""
     from gputile.tools.nodepool.clouds import File
 
     lines = ["#!/bin/sh", "set -eu"]
@@ -98,7 +95,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     except DocumentError as error:
         fail(f"{_name(path)}: {error}")
     if not isinstance(data, dict):
-        fail(f"{_name(path)}: a NodePool of gputile.io/v1alpha1 is a mapping, this is {kind_of(data)}")
+        fail(f"{_name(path)}: a NodePool must be a mapping, is {kind_of(data)}")
     return data
 
 
@@ -123,7 +120,7 @@ def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str
         path, equals, value = text.partition("=")
         *parents, name = path.split(".")
         if not equals or not name:
-            fail(f"--set {text}: say FIELD=VALUE, as mode=cgpu or gpus.count=4")
+            fail(f"--set {text}: use FIELD=VALUE, as mode=cgpu or gpus.count=4")
         place = description
         for parent in parents:
             below = place.get(parent)

@@ -31,16 +31,12 @@ class PodsWithoutGpus(StrEnum):
 
 
 class ReplayScenario(StrEnum):
-    """What happens to pods."""
-
     ARRIVALS = "arrivals"
     DEPARTURES = "departures"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What the command line asks, in the order of the help."""
-
     trace: Annotated[Path, option("DIR", "The directory with the trace's files.")]
     workload: Annotated[list[str] | None, option("NAME", "Default: all that the directory has.")] = None
     policy: Annotated[
@@ -57,7 +53,8 @@ class ReplayOptions:
         typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times."),
     ] = ReplayScenario.ARRIVALS
     load: Annotated[
-        float, option("NUMBER", "For departures: peak demand over the cluster's GPUs.", min=0.01, max=100)
+        float,
+        option("NUMBER", "For departures: the peak demand as a multiple of the cluster's GPUs.", min=0.01, max=100),
     ] = 1.0
     pods_without_gpus: Annotated[
         PodsWithoutGpus,
@@ -66,7 +63,9 @@ class ReplayOptions:
             help="For binpack and packing: ranked by gputile like the others, or spread by kube-scheduler alone.",
         ),
     ] = PodsWithoutGpus.RANKED
-    jobs: Annotated[int | None, option("NUMBER", "Replays side by side; default: one for each CPU.", min=1)] = None
+    jobs: Annotated[int | None, option("NUMBER", "Number of parallel replays; default: one for each CPU.", min=1)] = (
+        None
+    )
     output: Printed = Output.TABLE
 
 
@@ -154,7 +153,7 @@ def _print(results: "list[ReplayResult]") -> None:
 
 
 def _percent(values: "list[float | None]") -> str:
-    """Return the mean, "-" where the demand was never just that in one of them: so few and large pods came."""
+    """Return the mean; "-" if a replay never reached the demand exactly, as with few and large pods."""
     known = [value for value in values if value is not None]
     return f"{mean(known):.2f}" if len(known) == len(values) else "-"
 

@@ -126,7 +126,7 @@ def symbols(
 
 
 def _kill_children() -> None:
-    """Kill every process that this one has started, also one that a call was just starting."""
+    """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
             os.kill(int(child), signal.SIGKILL)  # nobody else waits for it, so its number is still its own
@@ -134,7 +134,7 @@ def _kill_children() -> None:
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Make all temporary directories in one, and remove it at the end, even if an interrupt stopped a removal."""
+    """Create all temporary directories within one, which is removed at the end even after an interrupt."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root
@@ -164,9 +164,9 @@ def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRo
     try:
         gpus = open_real().inventory().gpus
     except NvmlError as error:
-        fail(f"no GPU is here ({error}): run it on a GPU node, or with --fake-driver")
+        fail(f"no GPU was found ({error}): run it on a GPU node, or with --fake-driver")
     if not gpus:
-        fail("no GPU is here: run it on a GPU node, or with --fake-driver")
+        fail("no GPU was found: run it on a GPU node, or with --fake-driver")
     uuid, environment = gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
     memory = list(memory_rows(uuid, limit_mib, environment))
     return memory, list(time_rows(uuid, environment, seconds)) if seconds else []

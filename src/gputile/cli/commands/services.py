@@ -22,18 +22,22 @@ if TYPE_CHECKING:
     from gputile.support.listening import TlsFiles
 
 
-ServiceKubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's, then the pod's own.")]
-FollowedConfig = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; followed.")]
+ServiceKubeconfig = Annotated[
+    Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses, then the pod's service account.")
+]
+FollowedConfig = Annotated[
+    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; reloaded when it changes.")
+]
 Identity = Annotated[str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")]
 LeaseNamespace = Annotated[
     str | None, option("NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace)
 ]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="Format of the logs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; leave the program where nothing says it."""
+    """Return how the API server is reached; exit if there is no configuration."""
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
@@ -45,8 +49,6 @@ def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What the command line asks, in the order of the help."""
-
     node_name: Annotated[str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")] = ""
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
@@ -57,20 +59,21 @@ class AgentOptions:
     pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = Path(
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     )
-    state_dir: Annotated[Path, option("DIR", "Where the agent keeps its state, on the host.")] = Path(
+    state_dir: Annotated[Path, option("DIR", "Where the agent stores its state, on the host.")] = Path(
         "/var/lib/gputile"
     )
-    host_state_dir: Annotated[Path | None, option("DIR", "The same directory as the host names it, if otherwise.")] = (
-        None
-    )
+    host_state_dir: Annotated[Path | None, option("DIR", "The path of --state-dir on the host, if it differs.")] = None
     usage_dir: Annotated[
-        Path, option("DIR", "Where containers count what they hold; mounted nosuid, same on the host.")
+        Path, option("DIR", "Where containers record their use; mounted nosuid, at the same path on the host.")
     ] = Path("/run/gputile")
-    cdi_dir: Annotated[Path | None, option("DIR", "Give devices by CDI too; /var/run/cdi for most runtimes.")] = None
+    cdi_dir: Annotated[
+        Path | None,
+        option("DIR", "Pass devices by CDI too, with specifications in DIR; /var/run/cdi for most runtimes."),
+    ] = None
     host_root: Annotated[Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")] = Path("/")
-    machine_root: Annotated[Path, option("DIR", "Where /sys, /proc and /dev tell of the GPUs.")] = Path("/")
+    machine_root: Annotated[Path, option("DIR", "Where the /sys, /proc and /dev are that show the GPUs.")] = Path("/")
     rest: Annotated[
-        bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
+        bool, typer.Option("--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until it has one.")
     ] = True
     health_port: Annotated[
         int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
@@ -132,8 +135,6 @@ def agent(options: AgentOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """What the command line asks, in the order of the help."""
-
     config: FollowedConfig = None
     lease_namespace: LeaseNamespace = None
     lease: Annotated[str, option("NAME", "The Lease's name.")] = CONTROLLER_LEASE
@@ -144,7 +145,8 @@ class ControllerOptions:
     context: Context = None
     identity: Identity = None
     lease_seconds: Annotated[
-        int, option("SECONDS", "How long a replica that died blocks the next.", min=2, max=600)
+        int,
+        option("SECONDS", "Duration of the Lease; a replica that died blocks the next for so long.", min=2, max=600),
     ] = 15
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
@@ -175,25 +177,21 @@ def controller(options: ControllerOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    """What the command line asks, in the order of the help."""
-
-    host: Annotated[str, option("ADDRESS", "Address to listen on; other than loopback needs TLS.")] = "127.0.0.1"
+    host: Annotated[str, option("ADDRESS", "Address to listen on; any but loopback requires TLS.")] = "127.0.0.1"
     port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
     lease_namespace: LeaseNamespace = None
-    lease_seconds: Annotated[
-        int, option("SECONDS", "How long a replica that died blocks the next; 0: no Lease.", min=0, max=600)
-    ] = 15
+    lease_seconds: Annotated[int, option("SECONDS", "Duration of the Lease; 0: no Lease.", min=0, max=600)] = 15
     events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True
     health_port: Annotated[
         int, option("PORT", "Port of /healthz, /readyz and /metrics; on every address; 0: none.", min=0, max=65535)
     ] = 0
-    tls_cert: Annotated[Path | None, option("FILE", "Serve HTTPS with it.")] = None
-    tls_key: Annotated[Path | None, option("FILE", "Its key.")] = None
-    client_ca: Annotated[Path | None, option("FILE", "Admit clients with a certificate of this CA only.")] = None
+    tls_cert: Annotated[Path | None, option("FILE", "The certificate to serve HTTPS with.")] = None
+    tls_key: Annotated[Path | None, option("FILE", "The private key of --tls-cert.")] = None
+    client_ca: Annotated[Path | None, option("FILE", "Accept only clients with a certificate of this CA.")] = None
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
 
@@ -232,7 +230,7 @@ def _tls(options: ExtenderOptions) -> "TlsFiles | None":
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
-        fail("--tls-cert and --tls-key go together, and --client-ca goes with them")
+        fail("--tls-cert and --tls-key must be given together, and --client-ca requires them")
     for file in (certificate, key, client_ca):
         if file is not None and not file.is_file():
             fail(f"{file}: no such file")
@@ -258,14 +256,14 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """What the command line asks, in the order of the help."""
-
     installed_in: Annotated[
         str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
     ]
-    service: Annotated[str, option("NAME", "The Service that the API server reaches it by.")]
-    secret: Annotated[str, option("NAME", "The Secret with its certificate, which is made if missing.")]
-    configuration: Annotated[str, option("NAME", "Name of both webhook configurations; their caBundle is kept.")]
+    service: Annotated[str, option("NAME", "The Service through which the API server reaches the webhook.")]
+    secret: Annotated[str, option("NAME", "The Secret with its certificate; created if missing.")]
+    configuration: Annotated[
+        str, option("NAME", "Name of both webhook configurations; their caBundle is kept up to date.")
+    ]
     config: FollowedConfig = None
     host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
     port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443

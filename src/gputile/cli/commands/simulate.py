@@ -86,24 +86,23 @@ def simulate(options: SimulateOptions) -> None:
 
 
 def _check(options: SimulateOptions) -> None:
-    """Refuse options that do not go together."""
     if not options.cluster and not options.from_cluster:
-        fail("give the cluster: --cluster FILE, or --from-cluster")
+        fail("no cluster is given: use --cluster FILE or --from-cluster")
     if options.need and options.mode is None:
-        fail("--need says what pods need in another mode: name it by --mode")
+        fail("--need requires --mode")
     if options.compare is not None and options.output is DecisionFormat.INSPECT:
-        fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
+        fail("--compare cannot be used with -o inspect, which shows one policy")
     if options.output is DecisionFormat.HTML and (options.compare is not None or options.fit):
-        fail("-o html shows one result: leave --compare and --fit out, or give another --output")
+        fail("-o html cannot be used with --compare or --fit: it shows one result")
 
 
 def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
-    """Return what the cluster that kubectl talks to holds now."""
+    """Return the objects of kubectl's current cluster."""
     from gputile.cli.reads.live_cluster import read_cluster
 
     live = read_cluster(options, given, options.installed_in, groups=True)
     if live.unread:
-        fail("\n".join([*live.unread, "what these hold is not known, so nothing can be judged"]))
+        fail("\n".join([*live.unread, "what they hold is not known, so nothing can be decided"]))
     return live
 
 
@@ -134,7 +133,7 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
 
 
 def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
-    """Return what the files and the nodes of the live cluster hold together."""
+    """Return the scenario made of the files and of the live cluster's nodes."""
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, load_files, read_scenario
 
@@ -156,7 +155,6 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
 
 
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
-    """Return how objects are taken in."""
     from gputile.tools.simulator.admission import Admission
     from gputile.tools.simulator.fields import UnknownFields
     from gputile.tools.simulator.manifests import ManifestError
@@ -174,7 +172,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Return how objects are taken in beside the namespaces and PriorityClasses of the live cluster."""
+    """Add the namespaces and PriorityClasses of the live cluster."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
@@ -184,7 +182,7 @@ def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
 
 
 def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "Intake") -> "Intake":
-    """Have the API server judge the objects; leave the program where it refuses any."""
+    """Have the API server validate the objects; exit if it refuses any."""
     from gputile.cli.reads.dry_run import ask_server
 
     ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
@@ -253,7 +251,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 
 
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
-    """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
+    """Remove the nodes that are simulated as removed, and apply another unit or mode."""
     from gputile.api.wording import nearest
     from gputile.tools.simulator.what_if import (
         SelectorError,
@@ -295,7 +293,6 @@ def _needs(options: SimulateOptions) -> "MemoryNeeds":
 
 
 def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[NodeSummary]":
-    """Return the nodes with what runs on them now."""
     from gputile.tools.views.inspect import node_summaries
 
     return node_summaries(

@@ -20,8 +20,6 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions(Reach):
-    """What the command line asks, in the order of the help."""
-
     installed_in: Annotated[
         str,
         option(
@@ -56,7 +54,7 @@ def status(options: StatusOptions) -> None:
             write(table(found, columns()))
 
     if options.watch and options.wait:
-        fail("--wait and --watch do not go together: --watch shows every change until an interrupt")
+        fail("--wait and --watch cannot be used together")
     if options.watch:
         watched(look(), look, show, redraw=not options.output.is_data)
     well = (RolloutPhase.DEPLOYED, RolloutPhase.OUTSIDE_OF_PODS)

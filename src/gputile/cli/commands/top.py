@@ -11,10 +11,9 @@ import typer
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Printed, namespace_option, takes
 from gputile.cli.reads.cluster_objects import read_state
-from gputile.cli.running import Watch, watched
+from gputile.cli.running import watched
 from gputile.cli.terminal import (
     Output,
-    fail,
     lines,
     lines_of_note,
     note,
@@ -44,8 +43,6 @@ class TopOrder(StrEnum):
 
 
 class TopOf(StrEnum):
-    """What the rows are."""
-
     NODES = "nodes"
     GPUS = "gpus"
     PODS = "pods"
@@ -53,18 +50,17 @@ class TopOf(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions(ClusterSource):
-    """What the command line asks, in the order of the help."""
-
     of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
     sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
-    namespace: Annotated[str, namespace_option("The pods' namespace; others are not listed, amounts count all.")] = ""
+    namespace: Annotated[
+        str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+    ] = ""
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
     ] = False
-    watch: Watch = False
-    once: Annotated[
-        bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
-    ] = False
+    once: Annotated[bool, typer.Option("--once", help="Show it once; the default where the output is no terminal.")] = (
+        False
+    )
     cluster: ClusterFiles = None
     output: Printed = Output.TABLE
 
@@ -76,11 +72,9 @@ def top(options: TopOptions) -> None:
     Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
     for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
-    if options.watch and (options.once or options.output.is_data):
-        fail("--watch shows a table again and again: leave --once and -o out")
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     state = read_state(options)
-    live = options.watch or (not once and sys.stdout is not None and sys.stdout.isatty())
+    live = not once and sys.stdout is not None and sys.stdout.isatty()
     looks = _looks(options)
     found = _answer(state, options, looks, twice=not live)
     if live:
@@ -97,7 +91,7 @@ def top(options: TopOptions) -> None:
 
 
 def _looks(options: TopOptions) -> "UsageLooks | None":
-    """Return how use is looked at, None where the cluster is one in files."""
+    """Return what reads usage from the agents, None for a cluster in files."""
     if options.cluster:
         return None
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -126,7 +120,7 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
-    """Print the rows, as many as there is room for on ``most`` lines; None: all."""
+    """Print the rows, at most ``most`` lines of them; None: all."""
     from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
     match of:

@@ -18,16 +18,12 @@ HEALTH_PORT = 8086
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions(LiveSource):
-    """What the command line asks, in the order of the help."""
-
     port: Annotated[
-        int, option("PORT", "Port to listen on; of 127.0.0.1 alone, 0: any that is free.", min=0, max=65535)
+        int, option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535)
     ] = PORT
     tls_dir: Annotated[
         Path | None,
-        option(
-            "DIR", "Serve in the cluster, by HTTPS on every address, with tls.crt and tls.key of DIR; viewers log in."
-        ),
+        option("DIR", "Serve HTTPS on every address, with tls.crt and tls.key of DIR; viewers have to log in."),
     ] = None
     health_port: Annotated[
         int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.", min=1, max=65535)
@@ -70,7 +66,7 @@ def web(options: WebOptions) -> None:
 
 def _ready(address: str) -> None:
     write(f"{address}\n")
-    note("open this address in a browser; an interrupt (Ctrl-C) ends the page")
+    note("open this address in a browser; Ctrl-C ends the page")
 
 
 def _serving(address: str) -> None:

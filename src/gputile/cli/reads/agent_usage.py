@@ -16,7 +16,7 @@ _AT_ONCE: Final = 16
 
 
 class UsageLooks:
-    """Asks the agents of a release again and again. ``why`` is why not all is known, None where it is."""
+    """Reads usage from the agents of a release. ``why`` says why some of it is unknown, None if all is known."""
 
     def __init__(self, reach: Reach, installed_in: str) -> None:
         self.why: str | None = None
@@ -28,7 +28,7 @@ class UsageLooks:
         """Return what is used on these nodes, those with most pods first where there are very many.
 
         With ``twice`` agents that count GPU time are asked again after a second, since a part of it needs two readings.
-        Leaves the program where the cluster cannot be reached.
+        Exits if the cluster cannot be reached.
         """
         tiles = list(tiles)
         made = {tile.name: made_of(tile) for tile in tiles}

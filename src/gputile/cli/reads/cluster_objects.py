@@ -36,7 +36,7 @@ class ClusterObjects:
 
 
 def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = None) -> ClusterObjects:
-    """Return the state of a cluster; leave the program where it cannot be read.
+    """Return the state of a cluster; exit if it cannot be read.
 
     ``given`` is the configuration where it is known already.
     """

@@ -127,7 +127,7 @@ class _Inquiry:
 def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str) -> ServerVerdict:
     """Return what the API server says of manifests, and of the pods of their templates.
 
-    ``strictness`` is its fieldValidation. Leaves the program where it fails.
+    ``strictness`` is its fieldValidation. Exits if it fails.
     """
     asked = list(questions(manifests, kinds))
     return read_or_leave(_ask(reach, asked, _names(manifests), strictness)) if asked else ServerVerdict()
@@ -162,7 +162,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
         return []
     (origin, why), *others = unjudged.items()
     more = f" and {len(others):,} more are" if others else " is"
-    return [Note(f"{origin}{more} judged without the API server: {why}")]
+    return [Note(f"{origin}{more} not validated by the API server: {why}")]
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:

@@ -41,7 +41,7 @@ from gputile.tools.views.status import Installation, Traces, assess, traces_of, 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
     """Return the state of what is installed in a namespace, of one Helm release where it is named.
 
-    Leaves the program where the cluster cannot be read.
+    Exits if the cluster cannot be read.
     """
 
     async def read() -> Installation:

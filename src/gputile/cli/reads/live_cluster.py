@@ -71,7 +71,7 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
 
 @functools.cache
 def _access(kubeconfig: Path | None, context: str | None, plugin_s: float) -> Access:
-    """Return how the API server is reached: by one credential for all looks, so that a plugin is not asked again."""
+    """Return how the API server is reached; cached, so that a credential plugin runs once."""
     return load_access(kubeconfig, context, plugin_s=plugin_s)
 
 
@@ -102,7 +102,7 @@ async def readable(connection: Connection, path: str, kind: type[T], query: Quer
 
 
 def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
-    """Return what was read of a cluster; leave the program, with what is wrong, where it cannot be read.
+    """Return what was read of a cluster; exit with the reason if it cannot be read.
 
     Raises:
         Unreadable: instead, within ``looking_again``.
@@ -123,7 +123,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def looking_again() -> Iterator[None]:
-    """Within it, what would leave the program raises ``Unreadable``: for who has read before, and looks again."""
+    """Within it, ``read_or_leave`` raises ``Unreadable`` instead of exiting: for views that are refreshed."""
     before = _looking_again.set(True)
     try:
         yield
@@ -176,7 +176,7 @@ class Live:
 
 
 def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
-    """Return what the cluster has; leave the program where it cannot be read.
+    """Return the objects of the cluster; exit if it cannot be read.
 
     The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
     ``groups`` asks for PodGroups too.
@@ -279,7 +279,7 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may hold GPUs: without their right, who has none of them shall not read of them."""
+    """Return whether claims may hold GPUs: a user without claims need not learn of a missing right."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
 
 
@@ -325,7 +325,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether there may be PodGroups: who lacks the right gets a 403 for a kind that is not installed, too."""
+    """Return whether the kind PodGroup may be installed: without the right, the answer is 403 either way."""
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -55,7 +55,6 @@ class Bar:
 
     @property
     def amounts(self) -> str:
-        """What is used of the total."""
         if self.in_turns:
             return f"{self.used}/{self.total}"
         return f"{gib_text(self.used)}/{gib_text(self.total)}"
@@ -82,16 +81,13 @@ class BarGroups:
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
     def number(self, name: str) -> int:
-        """Return the number of a group's letter and colour."""
         return self._numbers.get(name, len(self.names))
 
     def letter(self, number: int) -> str:
-        """Return the letter of the group with this number."""
         return _LETTERS[number] if number < len(self.names) else _OTHERS_LETTER
 
 
 def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
-    """Return the groups of all pieces."""
     known: Counter[str] = Counter()
     for node in nodes:
         for bar in node.bars:

@@ -78,12 +78,10 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def booked_mib(self) -> int:
-        """MiB booked on all GPUs."""
         return sum(gpu.booked_mib for gpu in self.gpus)
 
     @property
     def total_mib(self) -> int:
-        """MiB of all GPUs that can be given away."""
         return sum(gpu.total_mib for gpu in self.gpus)
 
     @property

@@ -51,8 +51,6 @@ T = TypeVar("T")
 
 
 class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
-    """An Event of a pod."""
-
     type: str
     reason: str
     message: str
@@ -69,7 +67,7 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TooManyQuestions(Exception):
-    """Others have asked, and are not answered yet."""
+    """Too many questions are waiting already."""
 
 
 class Questions:
@@ -132,7 +130,6 @@ class PageApp:
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
     def app(self) -> Handler:
-        """Return what answers the page's requests."""
         found = assets()
 
         def file_of(name: str) -> Handler:

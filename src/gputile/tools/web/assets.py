@@ -22,14 +22,11 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file and its media type."""
-
     body: bytes
     media_type: str
 
 
 def assets() -> dict[str, Asset]:
-    """Return the files by their names."""
     found = {}
     for each in files("gputile.tools.web").joinpath("static").iterdir():
         kind = _TYPES.get(f".{each.name.rpartition('.')[2]}")

@@ -106,7 +106,6 @@ class Viewer:
         self.answer = web.StreamResponse(headers={**bound, "Content-Type": media_type})
 
     async def begin(self) -> None:
-        """Send the head of the answer."""
         await self.answer.prepare(self._request)
 
     async def write(self, body: bytes) -> bool:
@@ -139,8 +138,6 @@ class Viewer:
 
 
 class Feed:
-    """The page's state, and the log of its changes."""
-
     def __init__(self, connection: Connection, state: PageState, *, claims: bool = True) -> None:
         """``claims`` is whether ResourceClaims can be watched."""
         self.state = state
@@ -154,7 +151,6 @@ class Feed:
         self._claims = Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, self._claim) if claims else None
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
             for work in (self._pods.run(), self._nodes.run(), self._publish(), self._look(), self._ask()):
                 group.create_task(work)
@@ -182,7 +178,7 @@ class Feed:
             await self.publish()
 
     async def _look(self) -> None:
-        """Let time pass, and see whether the cluster answers."""
+        """Expire reservations, and check whether the cluster answers."""
         while True:
             self.state.time_passed(time.time_ns())
             self._dirty.set()
@@ -251,7 +247,7 @@ class Feed:
         await self._in_turns(listed.objects, self.state.node_applied)
 
     async def _in_turns(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:
-        """Take the objects of a list, and let others have their turn now and then."""
+        """Apply the objects of a list, and yield to other tasks now and then."""
         for number, each in enumerate(objects, 1):
             apply(each)
             if number % _OBJECTS == 0:
@@ -260,7 +256,6 @@ class Feed:
 
 
 def change_event(revision: int, difference: Difference) -> bytes:
-    """Return a difference as an event for browsers."""
     return _event("change", revision, msgspec.json.encode(difference))
 
 

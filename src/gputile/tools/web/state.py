@@ -45,7 +45,6 @@ class PageState:
     # -- facts
 
     def pod_applied(self, pod: Pod) -> None:
-        """A pod was created or changed."""
         uid = pod.metadata.uid
         if _is_known(self._pods.get(uid), pod):
             return
@@ -59,7 +58,6 @@ class PageState:
         self._touch(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
-        """A pod object is gone."""
         self._instances_freed(self._pods.get(uid))
         self._touch(uid, self._pods.pop(uid, None))
         self._ledger.apply(PodDeleted(uid))
@@ -74,7 +72,6 @@ class PageState:
             self.pod_applied(pod)
 
     def node_applied(self, node: Node) -> None:
-        """A node was created or changed."""
         if _is_known(self._nodes.get(node.metadata.name), node):
             return
         self._nodes[node.metadata.name] = node
@@ -82,7 +79,6 @@ class PageState:
         self._ledger.apply(NodeApplied(node))
 
     def node_deleted(self, name: str) -> None:
-        """A node object is gone."""
         self._nodes.pop(name, None)
         self._touched_nodes.add(name)
         self._ledger.apply(NodeDeleted(name))
@@ -97,11 +93,9 @@ class PageState:
             self.node_applied(node)
 
     def claim_applied(self, claim: ResourceClaim) -> None:
-        """A ResourceClaim was created or changed."""
         self._ledger.apply(ClaimApplied(claim))
 
     def claim_deleted(self, uid: str) -> None:
-        """A ResourceClaim is gone."""
         self._ledger.apply(ClaimDeleted(uid))
 
     def claims_replaced(self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()) -> None:
@@ -116,12 +110,10 @@ class PageState:
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes now."""
         return list(self._nodes.values())
 
     @property
     def pods(self) -> list[Pod]:
-        """The pods now."""
         return list(self._pods.values())
 
     @property
@@ -161,7 +153,7 @@ class PageState:
     # -- within
 
     def _touch(self, uid: str, pod: Pod | None) -> None:
-        """Note that a pod, and what it holds now, may look different."""
+        """Mark a pod, and the node that it is booked on, as changed."""
         if pod is not None:
             self._touched_pods[uid] = pod.key
         booking = self._ledger.booking(uid)
@@ -169,7 +161,7 @@ class PageState:
             self._touched_nodes.add(booking.node)
 
     def _instances_freed(self, pod: Pod | None) -> None:
-        """Take note that a pod is not on its node any more as it was."""
+        """Record that a pod no longer holds its MIG instances."""
         on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
         if pod is not None and on_node is not None and on_node.pop(pod.metadata.uid, None) is not None:
             self._touched_nodes.add(pod.spec.node_name)

@@ -217,7 +217,6 @@ def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -
 
 
 def asked_text(counts: tuple[MigCount, ...]) -> str:
-    """Return what a pod asks for, in words."""
     return "asks for " + ", ".join(f"{each.count} of {MIG_PREFIX}{each.profile}" for each in counts)
 
 

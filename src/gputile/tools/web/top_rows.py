@@ -95,7 +95,6 @@ Columns = Mapping[str, Callable[[Row], str]]
 
 
 def table_of(columns: Columns[Row], rows: Iterable[Row]) -> list[tuple[str, ...]]:
-    """Return a table: its heading, and a line for each row."""
     return [tuple(columns), *(tuple(cell(row) for cell in columns.values()) for row in rows)]
 
 

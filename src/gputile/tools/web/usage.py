@@ -40,7 +40,7 @@ _HOUR: Final = msgspec.json.Decoder(PodHour)
 
 
 class UnreadableMetrics(Exception):
-    """What a port answered are no metrics."""
+    """The answer of a port is not in the format of metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def agent_reading(text: bytes) -> AgentReading:
 
 
 def mib(count: int) -> int:
-    """Return bytes as MiB, rounded up: what uses anything does not use nothing."""
+    """Return bytes as MiB, rounded up."""
     return -(-count // MIB)
 
 
@@ -108,7 +108,7 @@ def made_of(tile: NodeTile) -> Made:
 
 
 def is_same(key: str, earlier: Made, later: Made) -> bool:
-    """Return whether a name was that of the same pod at two moments."""
+    """Return whether a name belonged to the same pod at two moments."""
     return earlier.get(key, 0) == later.get(key, 0)
 
 
@@ -141,7 +141,6 @@ class UsageMeter:
         return NodeUsage(pods, {index: mib(used) for index, used in sorted(reading.gpu_bytes.items())})
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all other nodes."""
         for name in self._latest.keys() - set(nodes):
             del self._latest[name]
 

@@ -1,4 +1,4 @@
-"""Reads again and again what is used on the nodes that somebody looks at, and keeps it for an hour.
+"""Polls usage of the nodes that a viewer has open, and keeps one hour of samples.
 
 A node is followed while a browser has it in sight, and for an hour after one has opened a pod on it. The
 samples are lost when the process ends; Prometheus keeps them for longer. The node's agent has the hour before that.
@@ -59,7 +59,6 @@ class UsageFeed:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Read what is followed, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 now_s = time.monotonic()

@@ -55,7 +55,6 @@ class Rights:
     namespaces: frozenset[str] = frozenset()
 
     def sees(self, namespace: str) -> bool:
-        """Return whether the names of a namespace's pods may be shown."""
         return self.everywhere or namespace in self.namespaces
 
 
@@ -64,7 +63,7 @@ NO_NAMES: Final = Rights()
 
 
 class NotAdmitted(Exception):
-    """Why somebody sees nothing; ``status`` is the HTTP status that says so."""
+    """Why a viewer is refused; ``status`` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -127,7 +126,7 @@ class Viewers:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancel the checks that are under way."""
         for each in self._checks:
             each.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
@@ -177,7 +176,6 @@ class Viewers:
         return session.user.username if session is not None else ""
 
     def end(self, secret: str) -> None:
-        """End a session."""
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
@@ -268,17 +266,14 @@ async def _soon(answer: Awaitable[_Answer]) -> _Answer:
 
 
 def visible_nodes(nodes: Iterable[NodeTile], rights: Rights) -> list[NodeTile]:
-    """Return nodes as a viewer sees them."""
     return [_node(each, rights) for each in nodes]
 
 
 def visible_pending(pending: Iterable[PendingPod], rights: Rights) -> list[PendingPod]:
-    """Return the pending pods that a viewer may list."""
     return [each for each in pending if rights.sees(each.namespace)]
 
 
 def visible_difference(found: Difference, rights: Rights) -> Difference:
-    """Return what changes for a viewer."""
     return Difference(
         nodes={name: _node(each, rights) for name, each in found.nodes.items()},
         nodes_gone=found.nodes_gone,
@@ -294,7 +289,6 @@ def visible_usage(found: UsageAnswer, rights: Rights) -> UsageAnswer:
 
 
 def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
-    """Return what a pod uses that a viewer may list."""
     return msgspec.structs.replace(found, trouble=_trouble(found.trouble, rights))
 
 

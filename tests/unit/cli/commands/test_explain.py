@@ -97,7 +97,9 @@ def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c"])
 def test_what_is_no_pods_name_is_told_as_that(state: str, name: str) -> None:
-    assert f"error: {name!r} is no pod: give NAME, NAMESPACE/NAME or TYPE/NAME" in explained(state, name, code=2)
+    assert f"error: {name!r} is not the name of a pod: use NAME, NAMESPACE/NAME or TYPE/NAME" in explained(
+        state, name, code=2
+    )
 
 
 def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
@@ -137,6 +139,6 @@ def test_a_pod_of_a_workload(tmp_path: Path, word: str) -> None:
     path = tmp_path / "state.yaml"
     path.write_text(CLUSTER + "---" + WORKLOAD)
     result = run.invoke(app, ["explain", word, "-n", "team", "--cluster", str(path)])
-    assert (result.exit_code, "web has 3 pods, of which 3 wait; this is web-" in result.stderr) == (3, True)
+    assert (result.exit_code, "web has 3 pods, of which 3 are pending; this is web-" in result.stderr) == (3, True)
     assert "Pod team/web-" in result.stdout
     assert run.invoke(app, ["explain", "sts/web", "-n", "team", "--cluster", str(path)]).exit_code == 2

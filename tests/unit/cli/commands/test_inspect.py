@@ -65,10 +65,10 @@ def test_no_such_selection_is_an_error(files: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["aa"], 2, "error: no node with GPUs is called aa; did you mean a?"),
-        ([""], 2, "error: no node with GPUs is called ''"),
-        (["-l", "zone=z2", "aa"], 2, "error: no node with GPUs is called aa"),
-        (["-l", "zone=z3"], 0, "note: no node with GPUs has the labels 'zone=z3'"),
+        (["aa"], 2, "error: no GPU node is named aa; did you mean a?"),
+        ([""], 2, "error: no GPU node is named ''"),
+        (["-l", "zone=z2", "aa"], 2, "error: no GPU node is named aa"),
+        (["-l", "zone=z3"], 0, "note: no GPU node has the labels 'zone=z3'"),
     ],
 )
 def test_what_is_not_there_is_named(files: str, words: list[str], code: int, said: str) -> None:

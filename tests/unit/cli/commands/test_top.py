@@ -3,13 +3,9 @@
 import fcntl
 import os
 import pty
-import select
 import struct
 import subprocess
 import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -44,15 +40,6 @@ def test_rows_once(server: FakeApiServer, kubeconfig: str, of: str, heading: str
     assert shown in result.stdout.splitlines()[1]
 
 
-def test_programs_get_all_of_it(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 1, 3))
-    result = run.invoke(app, ["top", "-o", "json", "--kubeconfig", kubeconfig])
-    found = answer("top", result.stdout)
-    assert [node["name"] for node in found["nodes"]] == ["n"]
-    assert [(gpu["index"], gpu["bookedMib"]) for gpu in found["gpus"]] == [(1, 3 * GIB), (0, 0)]
-    assert [pod["gpus"] for pod in found["pods"]] == [[1]]
-
-
 def test_pods_of_one_namespace(server: FakeApiServer, kubeconfig: str) -> None:
     put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 1, 3))
     shown = {}
@@ -62,11 +49,6 @@ def test_pods_of_one_namespace(server: FakeApiServer, kubeconfig: str) -> None:
         shown[" ".join(words)] = [pod["name"] for pod in found["pods"]]
         assert found["nodes"][0]["bookedMib"] == 3 * GIB
     assert shown == {"-n default": ["web-5d4f-a"], "-n other": [], "-n other -A": ["web-5d4f-a"]}
-
-
-@pytest.mark.parametrize("words", [["--once"], ["-o", "json"]])
-def test_what_does_not_go_with_watch(words: list[str]) -> None:
-    assert run.invoke(app, ["top", "-w", *words]).exit_code == 2
 
 
 def test_what_is_used_stands_beside_what_is_booked(
@@ -128,39 +110,20 @@ def sick(name: str) -> Node:
     return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=(bad,)))
 
 
-@contextmanager
-def live_top(kubeconfig: str, term: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[bytes], bytes]]]:
-    """Yield ``gputile top`` on a terminal of 24 lines and 80 columns, and what reads until something is said."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = arguments("main", "top", "--kubeconfig", kubeconfig, "--request-timeout", "2s")
-    environment = {**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, "TERM": term}
-    text = b""
-
-    def until(wanted: bytes) -> bytes:
-        nonlocal text
-        ends = time.monotonic() + 60
-        before = len(text)
-        while wanted not in text[before:] and time.monotonic() < ends:
-            if select.select([ours], [], [], 1.0)[0]:
-                text += os.read(ours, 65536)
-        assert wanted in text[before:], text
-        return text
-
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environment) as process:
-        os.close(theirs)
-        try:
-            yield process, until
-        finally:
-            process.kill()
-            os.close(ours)
-
-
 def test_a_picture_is_no_higher_than_the_terminal(server: FakeApiServer, kubeconfig: str) -> None:
     for number in range(30):
         put(server, sick(f"gpu-node-with-a-long-name-{number:02}"))
-    with live_top(kubeconfig, "xterm") as (_, until):
-        text = until(b"--installed-in names another\r\n")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = arguments("main", "top", "--kubeconfig", kubeconfig, "--request-timeout", "2s")
+    environment = {**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, "TERM": "xterm"}
+    text = b""
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environment) as process:
+        os.close(theirs)
+        while b"--installed-in names another\r\n" not in text:
+            text += os.read(ours, 65536)
+        process.kill()
+    os.close(ours)
     picture = text.rpartition(b"\x1b[3J")[2].decode().splitlines()
     assert picture[0].startswith("NODE")
     assert sum(max(1, -(-len(line) // 80)) for line in picture) < 24

@@ -26,7 +26,9 @@ def test_a_server_that_never_answers_is_an_error(silent: str, words: list[str]) 
 def test_a_time_that_is_none_is_refused_also_where_no_server_is_asked() -> None:
     done = CliRunner().invoke(app, ["inspect", "--cluster", "examples/cluster.yaml", "--request-timeout", "soon"])
     assert done.exit_code == 2
-    assert done.stderr == "error: --request-timeout soon: say a time as 10s, 1m30s or 500ms; 0 waits for ever\n"
+    assert (
+        done.stderr == "error: --request-timeout soon: use a duration such as 10s, 1m30s or 500ms; 0 means no limit\n"
+    )
 
 
 def test_a_terminal_says_whom_it_waits_for(silent: str) -> None:
@@ -65,8 +67,8 @@ def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Pat
     assert (done.returncode, done.stdout) == (2, "")
     assert note == f"note: waiting for the credential plugin {tmp_path}/plugin"
     assert error == (
-        f"error: cannot read the cluster: exec plugin {tmp_path}/plugin gave no credential within 2 s, and was ended; "
-        "run it by itself to see what it waits for, or give it more time with --request-timeout"
+        f"error: cannot read the cluster: exec plugin {tmp_path}/plugin returned no credential within 2 s, "
+        "and was ended; run it by itself to see what it waits for, or give it more time with --request-timeout"
     )
 
 

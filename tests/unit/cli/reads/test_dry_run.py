@@ -84,13 +84,6 @@ def test_pods_of_a_set_have_the_volumes_of_its_claims(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("status", "said", "details", "lines"),
     [
-        (
-            422,
-            "Pod w is invalid",
-            {"causes": [{"field": "spec.a", "message": "wrong"}, {"field": "spec.b[0]", "message": "missing"}]},
-            ["Pod/w: spec.a: wrong", "Pod/w: spec.b[0]: missing"],
-        ),
-        (400, 'strict decoding error: unknown field "spec.c"', None, ["Pod/w: spec.c: unknown field"]),
         (403, 'pods "w" is forbidden: exceeded quota: q', None, ["Pod/w: exceeded quota: q"]),
         (422, "odd", {"causes": [1, {}, {"field": "a"}]}, ["Pod/w: odd"]),
         (422, "odd", [], ["Pod/w: odd"]),
@@ -105,19 +98,13 @@ def test_causes_are_told_with_their_fields(
     assert (code, [line for line in lines if f"standard input, document 1: {line}" in told]) == (2, lines), told
 
 
-def test_a_cause_in_a_pod_is_told_where_its_template_stands(asked: Asked) -> None:
-    asked.server.refused[PODS] = (422, 'pods "w-" is invalid: too much')
-    code, told = asked.about(SET)
-    assert (code, "Deployment/w: spec.template: too much" in told) == (2, True), told
-
-
 def test_without_the_right_one_note_says_so(asked: Asked) -> None:
     second = changed(PLAIN, "metadata.name", "v")
     for _ in range(2):
         asked.refusing("post", 403, NO_RIGHT)
     code, told = asked.about(PLAIN, second)
     assert (code, told.count("note: ")) == (0, 1), told
-    assert f"and 1 more are judged without the API server: {NO_RIGHT}" in told
+    assert f"and 1 more are not validated by the API server: {NO_RIGHT}" in told
     asked.refusing("post", 403, NO_RIGHT)
     assert asked.about(changed(PLAIN, "spec.nodeSelectr", {}))[0] == 2
 

@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_not_left_out_in_silence(server: FakeApiServer, k
     judged = run.invoke(app, ["simulate", "--from-cluster", "-f", str(tmp_path / "w.yaml"), *live])
     said = "pod a/p cannot be read: spec.priority: must be a whole number"
     assert (judged.exit_code, said in judged.stderr) == (2, True), judged.stderr
-    assert "nothing can be judged" in judged.stderr
+    assert "nothing can be decided" in judged.stderr
     shown = run.invoke(app, ["inspect", *live])
     assert (shown.exit_code, f"note: {said}" in shown.stderr) == (0, True), shown.stderr
 

@@ -167,9 +167,3 @@ async def test_a_cluster_that_does_not_answer_admits_nobody(page: ClusterPage) -
         answer = await browser.post("/login", data={"token": "token-admin"})
         assert answer.status_code == 503
         assert "the cluster does not answer" in answer.text
-
-
-async def test_probes_answer_on_a_port_of_their_own(page: ClusterPage) -> None:
-    async with httpx.AsyncClient(trust_env=False, base_url=page.health) as kubelet:
-        for path, status in (("/healthz", 200), ("/readyz", 200), ("/api/state", 404)):
-            assert (await kubelet.get(path)).status_code == status

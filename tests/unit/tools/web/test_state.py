@@ -147,36 +147,11 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     assert state.page.pending.keys() == {"default/p"}
 
 
-CLOSED = {
-    "not ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="Unknown"),)), (), "it is not ready"),
-    "unreachable": (
-        NodeStatus(),
-        (Taint(key="node.kubernetes.io/unreachable", effect="NoSchedule"),),
-        "it has the taint node.kubernetes.io/unreachable",
-    ),
-    "nothing offered": (
-        NodeStatus(allocatable={"pods": "110", GPU_MEMORY: "0"}),
-        (),
-        f"its kubelet offers no {GPU_MEMORY}",
-    ),
-}
-
-
 def tile_of(node: Node) -> NodeTile:
     state = PageState(Configuration())
     state.nodes_replaced([node])
     state.take_difference()
     return state.page.nodes["a"]
-
-
-@pytest.mark.parametrize(("status", "taints", "why"), CLOSED.values(), ids=CLOSED)
-def test_a_node_that_kubernetes_has_closed_takes_nothing(
-    status: NodeStatus, taints: tuple[Taint, ...], why: str
-) -> None:
-    node = msgspec.structs.replace(machine("a"), status=status, spec=NodeSpec(taints=taints))
-    tile = tile_of(node)
-    assert tile.serves == ""
-    assert tile.problems[-1] == f"takes no GPU pods: {why}"
 
 
 def test_a_silent_agent_alone_closes_nothing() -> None:

@@ -207,11 +207,11 @@ async def test_who_may_not_list_the_agents_is_told_so(server: FakeApiServer, rea
     assert await why(reader, "b") == (text, True)
 
 
-async def test_a_release_elsewhere_and_an_agent_that_is_not_ready(server: FakeApiServer, reader: UsageReader) -> None:
+async def test_an_agent_that_is_not_ready_and_a_release_that_is_elsewhere(
+    server: FakeApiServer, reader: UsageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_reader, "_LIST_AGAIN_S", 0.0)
     assert await why(reader, "a") == ("no agent is ready in namespace gputile; --installed-in names another", False)
-
-
-async def test_an_agent_that_is_not_ready(server: FakeApiServer, reader: UsageReader) -> None:
     server.put(PODS, agent_pod("a"))
     server.put(PODS, agent_pod("b", ready=False))
     assert await why(reader, "b") == ("no agent is ready on this node, in namespace gputile", False)
