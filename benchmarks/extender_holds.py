@@ -21,8 +21,7 @@ from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.price_learning import priced
-from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Reservation, encode_allocation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced

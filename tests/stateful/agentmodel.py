@@ -43,11 +43,12 @@ from gputile.node.agent.advertise import Advertiser, Surroundings
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.callers import Lookup
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.handler import AllocationHandler, Lookup
+from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import tell_node, wanted_status
@@ -460,7 +461,7 @@ class ModelAgent:
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
         self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.surroundings.machine(), configuration)
-        arbiter = ArbiterProcess(store, lambda: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)

@@ -19,8 +19,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.api_server import ApiServerWriter
-from gputile.core.devices.allocation import decode_allocation
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, decode_allocation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
 from gputile.kube.objects import Applied, Deleted
 from tests.fakes.corebuilders import gpu_node, pod

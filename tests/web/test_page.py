@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION, ConditionType
 from gputile.cli.app import app
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.agents import hour_path, metrics_path, metrics_text, put_agent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.localcluster.browser import Tab

@@ -9,8 +9,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.corebuilders import pod, share
 from tests.localcluster.browser import Tab
 from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served

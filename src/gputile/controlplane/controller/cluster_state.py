@@ -21,7 +21,7 @@ from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (

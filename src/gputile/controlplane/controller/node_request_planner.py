@@ -28,14 +28,20 @@ from gputile.controlplane.controller.node_backoff import (
 )
 from gputile.controlplane.controller.nodes_by_type import NodesByType, TypeNodes
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
-from gputile.core.devices.gang_membership import GangName, gang_of
+from gputile.core.devices.gang_membership import GangName, gang_of, in_line
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_rules import in_line
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
-from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described, likeness
+from gputile.core.scheduling.gang_plan import GangCandidate
+from gputile.core.scheduling.new_nodes import (
+    BarredTypes,
+    NewNodes,
+    NodesInSum,
+    UnaskedNodes,
+    as_described,
+    likeness,
+    new_nodes,
+)
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption may still place a pod

@@ -29,15 +29,14 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, gang_of_one
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
+from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import takes_now

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import POD_SCHEDULED, Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import is_placeholder
-from gputile.core.devices.reservation import reservation_of
 
 
 class WaitingPods:

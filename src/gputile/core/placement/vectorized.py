@@ -15,7 +15,7 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.choose import FRACTIONS
+from gputile.core.placement.fit import FRACTIONS
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
@@ -43,20 +43,16 @@ def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, ro
     """
     fit, gpus = ready(arrays, shape, group, rows)
     result = np.full(len(fit), UNFIT, np.int64)
-    if shape.kind is RequestKind.SHARED:
-        for spread in (False, True):
-            # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
-            part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
-            if len(part):
-                lines = positions(rows, part)
-                full = _fullness(arrays, shape, lines, gpus[part], spread=spread)
-                result[part] = _node_scores(*full, arrays, lines, host, emptier=emptier)
-        return result
+    # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
     part = np.flatnonzero(fit)
     lines = positions(rows, part)
-    used = _count(arrays.pods[lines] > 0) + shape.gpus
-    node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
-    result[part] = _node_scores(np.full(len(part), 1000), node_used, arrays, lines, host, emptier=emptier)
+    if shape.kind is RequestKind.SHARED:
+        gpu_used, node_used = _fullness(arrays, shape, lines, gpus[part])
+    else:
+        gpu_used = np.full(len(part), 1000)
+        used = _count(arrays.pods[lines] > 0) + shape.gpus
+        node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
+    result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
     if shape.kind is RequestKind.WHOLE:
         result[counted_by_others(arrays, shape, group, rows)] = 0
     return result
@@ -192,25 +188,27 @@ def _node_scores(
     return result
 
 
-def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
-    """Return keys that order the GPUs by (memory, compute); the smallest key is taken first: shape [rows, GPUs].
+def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
+    """Return keys that order the GPUs as the node's label says; the smallest key is taken first: shape [rows, GPUs].
 
-    ``free`` is MiB. Ties go to the first, the lowest index. Nodes that give their GPUs by claims know that order only.
+    Ties go to the lowest index, which is the only order on nodes that give their GPUs by claims.
     """
     percent = np.minimum(arrays.percent[rows], 100)
-    total = arrays.total[rows]
-    key: Int64 = (total - free) * FRACTIONS // np.maximum(total, 1) * 128 + percent if spread else free * 128 - percent
-    key[arrays.by_claims[rows]] = np.arange(total.shape[1])
+    key: Int64 = arrays.total[rows] - arrays.used[rows]
+    key *= 128
+    key -= percent
+    spread = np.flatnonzero(arrays.spread[rows])
+    if len(spread):
+        lines = rows[spread]
+        key[spread] = arrays.used[lines] * FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
+    key[arrays.by_claims[rows]] = np.arange(key.shape[1])
     return key
 
 
-def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, *, spread: bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each.
-
-    All ``rows`` choose their GPUs alike, the less used ones where ``spread`` says so.
-    """
+def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
+    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each."""
+    first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
-    first = np.where(gpus, gpu_keys(arrays, rows, total - used, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     gpu_used, gpu_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.gpus * shape.mib

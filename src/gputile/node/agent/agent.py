@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.callers import Lookup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
@@ -24,7 +25,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.handler import AllocationHandler, Lookup
+from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import tell_node, wanted_status
@@ -222,8 +223,8 @@ class Agent:
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
     """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
 
-    def shares() -> TimeShares:
-        return time_shares(state, str(store.allocations))
+    def shares(on: Set[str] | None) -> TimeShares:
+        return time_shares(state, str(store.allocations), on)
 
     def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))

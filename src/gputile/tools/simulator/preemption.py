@@ -16,7 +16,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import takes_now

@@ -31,8 +31,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import tolerate
-from gputile.core.admission.legacy_forms import rewrite
-from gputile.core.admission.verdict import apply_patch
+from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory, resources_for_mode
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts

@@ -17,8 +17,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.cli.options import Reach
 from gputile.cli.reads.live_cluster import read_cluster
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.claimbuilders import claim, pod_with_claims
 from tests.fakes.claimbuilders import result as allocated

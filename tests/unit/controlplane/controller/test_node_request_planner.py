@@ -21,9 +21,9 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequestRound
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.reservation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once

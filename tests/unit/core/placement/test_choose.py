@@ -13,8 +13,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import binpack_key, choose_gpus, spread_key
-from gputile.core.placement.fit import fits, gpu_fits, refusal
+from gputile.core.placement.fit import binpack_key, choose_gpus, fits, gpu_fits, refusal, spread_key
 from gputile.core.refusal import FitRule
 from tests.conftest import examples
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share

@@ -38,11 +38,6 @@ def test_a_node_that_joins_takes_its_labels_at_once() -> None:
     assert decide_mode(None, {}, configured(1024), GPUS, []).effective_mode == EffectiveMode(Mode.EXCLUSIVE, 1024)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
-    assert decide_mode(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
-
-
 def test_a_change_is_held_by_pods_which_are_named() -> None:
     pods = [f"ns/p{i:02d}" for i in range(14)]
     held = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)

@@ -8,10 +8,18 @@ from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.admission.gpu_requests import is_decided
-from gputile.core.devices.gang_membership import GangName, gated
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_size,
+    gated,
+    needed_members,
+    queue_priority,
+    started,
+    together_text,
+    waits,
+)
 from gputile.core.refusal import ReservationRule
-from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
 from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
 
 # Reservations are renewed in the last quarter of their time, before other pods can take the GPUs.

@@ -18,12 +18,11 @@ from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, 
 from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
-from gputile.core.devices.gang_membership import GangName, gang_of, gated
+from gputile.core.devices.allocation import reservation_of
+from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
 from gputile.core.devices.request import RequestError
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
-from gputile.core.scheduling.gang_rules import in_line, no_room_text, too_few_text
 
 _SECOND = 10**9
 
@@ -237,7 +236,7 @@ class GangPlanner:
             text = f"{gang.together} wait behind gang {turn.head.name}, which has waited too long to be passed again"
             self.reports.report(gang, _BEHIND, text, turn.result)
         else:
-            self.reports.report(gang, _WAITING, no_room_text(gang.together, plan), turn.result)
+            self.reports.report(gang, _WAITING, f"{gang.together} wait: there is room for {plan.room}", turn.result)
         if turn.head is None and self._is_starved(gang, turn):
             turn.reserve_what_fits(gang, plan)
         else:

@@ -12,10 +12,9 @@ from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts
-from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.scheduling.gang_plan import GangPlan
-from gputile.core.scheduling.gang_rules import in_line
 
 _SECOND = 10**9
 

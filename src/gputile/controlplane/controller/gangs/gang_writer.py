@@ -21,7 +21,7 @@ from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
 from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
-from gputile.core.devices.reservation import encode_reservation, reservation_of
+from gputile.core.devices.allocation import encode_reservation, reservation_of
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)

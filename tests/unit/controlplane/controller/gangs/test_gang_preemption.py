@@ -7,7 +7,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, P
 from gputile.api.core import ObjectMeta, Taint
 from gputile.api.well_known import GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.api.workloads import PodGroup, PodGroupSpec
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.allocation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
