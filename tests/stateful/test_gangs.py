@@ -422,8 +422,8 @@ class Gangs(RuleBasedStateMachine):
         not know yet when it plans.
         """
         left, ended = iter(fates), ""
-        meanwhile = Meanwhile(self, news)
-        keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: None)
+        meanwhile, woken = Meanwhile(self, news), list[bool]()
+        keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: woken.append(True))
         planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
         acting = Rounds(self.view, meanwhile.updates, planners, meanwhile.active, now, meanwhile.compute)
 
@@ -439,6 +439,7 @@ class Gangs(RuleBasedStateMachine):
         before, surprises = dict(self.server.told.pods), self.server.surprises
         try:
             for _ in range(rounds):
+                woken.clear()
                 asyncio.run(meanwhile.round(acting))
                 self.server.a_round_is_over()
         except Crash:
@@ -446,7 +447,9 @@ class Gangs(RuleBasedStateMachine):
             return
         finally:
             deposed, self.server.fate, self.active = not self.active, lambda: "done", True
-        if not fates and not keeper.failures and not deposed and self.server.surprises == surprises:
+        # A round that asks for another one has not written all: pods have changed since it was planned.
+        wrote_all = not keeper.failures and not woken and not deposed and self.server.surprises == surprises
+        if not fates and wrote_all:
             self.what_is_kept_is_there_to_be_kept()
             self.plans_are_of_enough_pods(before)
         for heard in meanwhile.heard:

@@ -1,10 +1,8 @@
 """Replaces a component's instance when its configuration changes.
 
-The next one is built from the API server alone.
-
-What a pod asks, who may share a GPU and how many pods it takes all depend on the configuration, so nothing that was
-computed under the old one is kept. Between two instances callers are told to try again, and no request is
-under way: the new instance lists the cluster with everything that the old one wrote.
+What a pod requests, who may share a GPU and how many pods it takes all depend on the configuration, so nothing that was
+computed with the old one is kept: the new instance lists the cluster. Between two instances, requests are answered with
+503 and none is in progress, so the new instance sees everything that the old one wrote.
 """
 
 import asyncio
@@ -30,13 +28,13 @@ class Instance(Protocol):
         """Answers requests."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Do everything that goes on beside answering."""
+        """Run the background work of the instance."""
 
 
 class ConfigReloader:
-    """Answers requests by the current instance.
+    """Passes requests to the current instance.
 
-    ``build`` makes an instance; ``path`` is the file that its configuration is from, which is followed, None for none.
+    ``build`` makes an instance; ``path`` is the configuration file to follow, None for none.
     """
 
     def __init__(
@@ -70,17 +68,17 @@ class ConfigReloader:
                     await self._change.wait()
                     self._current = None
                     await self._idle.wait()
-                # What it has seen of the cluster goes with it: it was frozen, and its parts refer to each other.
+                # Free the instance's view of the cluster, which was frozen and has reference cycles.
                 del instance
-                await asyncio.sleep(0)  # the event loop lets go of its tasks
+                await asyncio.sleep(0)  # the event loop drops the instance's tasks
                 gc.unfreeze()
                 gc.collect()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request. Sending the answer is not waited for: a client may take it slowly, or not at all."""
+        """Answer a request. The instance does not wait until a slow client has received the response."""
         instance = self._current
         if instance is None:
-            status = 200 if request.path == "/healthz" else 503  # the kubelet would end what only waits
+            status = 200 if request.path == "/healthz" else 503  # else the kubelet would restart the container
             return web.Response(status=status, text="one configuration follows another")
         self._requests += 1
         self._idle.clear()
@@ -94,7 +92,7 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Do all this for as long as the context lasts; an error in any of it ends the context and all the others."""
+    """Run coroutines while the context lasts; an error in one of them ends the context and the others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

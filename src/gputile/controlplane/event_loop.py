@@ -1,4 +1,4 @@
-"""Shares the event loop: long lists are taken in turns, and requests several at once."""
+"""Shares the event loop: yields while long lists are processed, and limits concurrent requests."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield each of many items, with other work of the loop in between."""
+    """Yield each of many items, and let the event loop do other work in between."""
     ends = time.monotonic() + SLICE_SECONDS
     for item in items:
         yield item
@@ -25,7 +25,7 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Keep the garbage collector from walking a long list while it is taken in, and ever after: that holds the loop."""
+    """Disable garbage collection while a long list is processed, and freeze the result: collections block the loop."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,10 +42,10 @@ AT_ONCE = 16
 
 
 async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
-    """Do the work for each of ``items``, ``AT_ONCE`` of them at a time; return the answers in any order.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the results in any order.
 
-    A task for each would be thousands, which take the event loop for long to begin. Others get their turn after each
-    item, also where a server answers so fast that no worker has to wait for it.
+    Starting thousands of tasks would block the event loop. Each worker yields after an item, even if a server answers
+    so fast that it never waits.
     """
     answers, left = list[Answer](), iter(items)
 
@@ -61,10 +61,10 @@ async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[It
 async def several_at_once(
     items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = lambda: True
 ) -> list[Item]:
-    """Do ``work`` for each item, ``AT_ONCE`` of them at a time; return those for which it returned False, or was left.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the items that failed (False) or were skipped.
 
-    Each failure may take a request's whole time. So when ``AT_ONCE`` in a row have failed and ``gives_up`` returns
-    True, the remaining items are left.
+    Each failure may take as long as a request's time-out. So if ``AT_ONCE`` items in a row have failed and ``gives_up``
+    returns True, the remaining items are skipped.
     """
     failed, in_a_row = list[Item](), 0
 

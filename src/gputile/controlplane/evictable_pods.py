@@ -1,9 +1,9 @@
-"""Keeps what evictions depend on: bound pods with GPUs, their gangs, and the budgets that guard them.
+"""Keeps what evictions depend on: bound pods with GPUs, their gangs, and their PodDisruptionBudgets.
 
-kube-scheduler prefers nodes with the fewest violations of PodDisruptionBudgets, and what ``preempt`` adds to its
-victims counts too. For gputile's own evictions a budget counts what the API server refuses.
+kube-scheduler prefers nodes with the fewest violations of budgets, so the violations by victims that ``preempt`` adds
+are counted as well. gputile's own evictions respect budgets as the API server does.
 
-Anybody may create thousands of budgets in a namespace: of its pods nobody is evicted then.
+A tenant may create thousands of budgets in a namespace: its pods are not evicted then.
 """
 
 from collections.abc import Callable, KeysView, Mapping, Sequence
@@ -18,12 +18,12 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
-_MOST_BUDGETS = 256  # of one namespace; if there are more, its pods are taken to be guarded by several
+_MOST_BUDGETS = 256  # of one namespace; if there are more, its pods count as selected by several
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """What budgets depend on: ``by_eviction`` tells whether they guard the pod from the API server's eviction."""
+    """What budgets depend on; ``by_eviction`` is false for pods that the API server evicts against any budget."""
 
     labels: Mapping[str, str]
     by_eviction: bool
@@ -31,21 +31,21 @@ class _Guarded(msgspec.Struct, frozen=True, gc=False):
 
 
 class EvictablePods:
-    """The bound pods with GPUs, and the budgets of the cluster: no more of either than there are.
+    """The bound pods with GPUs, and the budgets of the cluster.
 
-    ``holds`` tells whether the ledger has a booking of the pod with a UID.
+    ``holds`` returns whether the ledger has a booking for a UID.
     """
 
     def __init__(self, holds: Callable[[str], bool]) -> None:
         self._holds = holds
         self.facts: dict[str, EvictionFacts] = {}  # by UID
         self.gangs: dict[GangName, set[str]] = {}
-        self._owned: set[GangName] = set()  # whose set no snapshot has
+        self._owned: set[GangName] = set()  # gangs whose set is not shared with a snapshot
         self._guarded: dict[str, _Guarded] = {}  # by UID
         self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
 
     def snapshot(self) -> "EvictablePods":
-        """Return a copy that stays as it is."""
+        """Return an immutable copy."""
         copy = EvictablePods(self._holds)
         copy.facts, copy.gangs, self._owned = self.facts.copy(), self.gangs.copy(), set()
         copy._guarded = self._guarded.copy()
@@ -75,7 +75,7 @@ class EvictablePods:
             self._owned.discard(facts.gang)
 
     def _members(self, gang: GangName) -> set[str]:
-        """Return the pods of a gang, to be changed."""
+        """Return the set of a gang's pods, which may be changed."""
         if gang not in self._owned:
             self._owned.add(gang)
             self.gangs[gang] = set(self.gangs.get(gang, ()))
@@ -100,23 +100,23 @@ class EvictablePods:
                     if (known := before.get(each.namespace, {}).get(each.name)) is not None:
                         self._budgets.setdefault(each.namespace, {})[each.name] = known
             case UnreadableObject():
-                pass  # logged by the reflector; the last word on the budget stands
+                pass  # logged by the reflector; the known state of the budget stays
 
     def violations(self, before: Sequence[str], uids: Sequence[str]) -> int:
-        """Return how many of the pods ``uids`` have no budget left when those in ``before`` are evicted first.
+        """Return how many of the pods ``uids`` violate a budget if the pods in ``before`` are evicted first.
 
-        As ``filterPodsWithPDBViolation`` of kube-scheduler counts: a budget without a selector, or with an empty one,
-        selects nothing; a pod whose eviction has begun takes no more of it.
+        Counts as kube-scheduler's ``filterPodsWithPDBViolation`` does: a budget without a selector, or with an empty
+        one, selects nothing, and a pod whose eviction has begun is not counted again.
         """
         allowed: dict[tuple[str, str], int] = {}
         violating = [self._violates(uid, allowed) for uid in (*before, *uids)]
         return sum(violating[len(before) :])
 
     def budget(self, uid: str) -> EvictionBudget | None:
-        """Return what guards a pod from the API server's eviction, None for nothing.
+        """Return the budget that limits the API server's eviction of a pod, None for no limit.
 
-        As ``getPodDisruptionBudgets`` of its eviction: an empty selector selects every pod of its namespace, and no pod
-        of several budgets is evicted. As its ``canIgnorePDB``: nothing guards a pod that has not begun to run.
+        Follows its ``getPodDisruptionBudgets``: an empty selector selects every pod of the namespace, and a pod of
+        several budgets is not evicted. Follows its ``canIgnorePDB``: a pod that does not run yet is always evicted.
         """
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
@@ -129,7 +129,7 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _violates(self, uid: str, allowed: dict[tuple[str, str], int]) -> bool:
-        """Take an eviction from what each of its budgets has ``allowed`` left; return whether one has too little."""
+        """Subtract an eviction from what its budgets have ``allowed``; return whether one of them is exceeded."""
         violated = False
         for budget in self._guarding(uid):
             if not self._guarded[uid].labels or not _is_selective(budget):
@@ -140,7 +140,7 @@ class EvictablePods:
         return violated
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod, without those by which its eviction has begun."""
+        """Return the budgets that select a pod, without those that already count its eviction."""
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}
         if facts is None or len(budgets) > _MOST_BUDGETS:

@@ -2,13 +2,13 @@
 
 The leader is the replica whose cache has caught up with all writes made before it took the Lease.
 
-A replica that takes the Lease from another one lists the cluster anew before it acts. Each time the Lease changes hands
-begins another term, so a Lease that only lapsed needs no new list: nobody else has acted meanwhile.
+A replica that takes the Lease from another one lists the cluster before it acts. Each change of the holder begins a new
+term. A Lease that only lapsed needs no new list, since no other replica has acted.
 
-The extender's Lease follows the traffic (``LeaderGate``): kube-scheduler talks to the extender beside it, and only the
-scheduler that is the leader talks at all. So the replica that is asked takes the Lease, keeps it while it is asked, and
-lets it lapse when nobody asks any more. Before a replica takes over, it fences off the Bindings of the one before
-(``fence``), unless that one had released the Lease: it does so only when no Binding of its own is unconfirmed.
+The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own extender, and only the
+leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests come,
+and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor (``fence``),
+unless that one has released the Lease, which it does only if none of its Bindings is unconfirmed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gputile.kube.lease import NOBODY_YET, LeaseHolder
 
 log = logging.getLogger(__name__)
 
-RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than the Lease lasts
+RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than the Lease is valid
 
 
 def default_identity() -> str:
@@ -31,11 +31,11 @@ def default_identity() -> str:
 
 
 class NotReady(Exception):
-    """This replica may not act now; the text says why. Another replica may, or the same one a little later."""
+    """This replica may not act now, for the reason in the text. Another one may, or this one after a retry."""
 
 
 class SoleReplica:
-    """The only replica of a cluster, without a Lease; the process before it may have left writes under way."""
+    """The only replica, without a Lease; an earlier process may have left writes in progress."""
 
     def __init__(self, catch_up: Callable[[bool], Awaitable[None]]) -> None:
         self._catch_up = catch_up
@@ -69,8 +69,8 @@ class SoleReplica:
 class LeaderElection:
     """Takes the Lease, keeps it, and releases it.
 
-    ``catch_up`` lists the cluster anew; its argument tells whether the replica before may have left writes under way,
-    since it did not release the Lease. ``leading`` is called when this replica may act again after it might not.
+    ``catch_up`` lists the cluster; its argument is true if the predecessor may have left writes in progress, since it
+    did not release the Lease. ``leading`` is called whenever this replica becomes the leader or resumes.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class LeaderElection:
         self._lease = lease
         self._catch_up = catch_up
         self._leading = leading or (lambda: None)
-        self._caught_up: tuple[str, int] | None = None  # the term of the Lease that this replica has caught up in
+        self._caught_up: tuple[str, int] | None = None  # the term in which this replica has caught up
 
     def leads(self) -> bool:
         return self._lease.valid() and self._caught_up == self._lease.term
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Take or renew the Lease, and catch up where another replica may have acted since.
+        """Take or renew the Lease, and catch up if another replica may have acted since.
 
-        While the cluster is listed the Lease is renewed as long as it is ``wanted``.
+        While the cluster is listed, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
-            NotReady: another replica holds the Lease, or has taken it meanwhile, or this one has stopped.
+            NotReady: another replica holds or has taken the Lease, or this one has stopped.
             KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
         """
         lapsed = not self._lease.valid()
@@ -127,7 +127,7 @@ class LeaderElection:
             log.warning("the Lease cannot be read or written: %s", error)
 
     async def run(self, seconds: float) -> NoReturn:
-        """Become the leader whenever that is possible, and stay it; try or renew every ``seconds``."""
+        """Try to take the Lease, or renew it, every ``seconds``."""
         led = False
         while True:
             try:
@@ -147,10 +147,10 @@ class LeaderElection:
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
-        """Act no more, for good; ``release`` the Lease, for the next replica to take at once, or let it end by itself.
+        """Stop leading for good; ``release`` the Lease for the next replica, or let it expire.
 
-        A Lease that was released tells the next replica that no writes are under way. A replica that has not caught up
-        yet cannot say that of the one before.
+        A released Lease tells the next replica that no writes are in progress. A replica that has not caught up cannot
+        say that of its predecessor.
         """
         caught_up, self._caught_up = self._caught_up == self._lease.term, None
         if not (release and caught_up):
@@ -166,14 +166,14 @@ Election = LeaderElection | SoleReplica
 
 
 def _who_leads(holder: str) -> str:
-    """Return why this replica does not lead, for the Event of a pod that waits for it."""
+    """Return why this replica does not lead, for the event of a waiting pod."""
     if holder == NOBODY_YET:
         return "no replica is active yet: the Lease is new"
     return f"replica {holder or 'of another name'} is the active one"
 
 
 class LeaderGate:
-    """Admits calls while this replica leads; ``idle_seconds`` is how long it keeps the Lease after the last call."""
+    """Admits calls while this replica leads; it renews the Lease for ``idle_seconds`` after the latest call."""
 
     def __init__(self, election: Election, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
         self._election = election
@@ -183,7 +183,7 @@ class LeaderGate:
         self._leading: asyncio.Task[None] | None = None
 
     async def admit(self) -> None:
-        """Return when this replica may act.
+        """Wait until this replica leads.
 
         Raises:
             NotReady: another replica leads, or the API server does not answer.
@@ -200,7 +200,7 @@ class LeaderGate:
             raise NotReady(f"this replica cannot take over: {error}") from error
 
     async def keep(self, seconds: float) -> NoReturn:
-        """Renew the Lease every ``seconds`` while this replica is asked; read it while it is not. Runs for ever."""
+        """Renew the Lease every ``seconds`` while calls come, and only read it otherwise. Never returns."""
         while True:
             await asyncio.sleep(seconds)
             await self._election.renew(wanted=self._is_asked())

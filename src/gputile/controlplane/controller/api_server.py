@@ -1,4 +1,4 @@
-"""Writes what the controller decides to the real API server."""
+"""Sends the controller's writes to the API server."""
 
 import contextlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ JsonPatch = list[dict[str, Any]]
 
 
 class ApiServerWriter:
-    """The controller's writes on a connection; ``namespace`` is where placeholders are.
+    """The controller's writes on a connection; placeholders are in ``namespace``.
 
     Errors are those of ``gputile.kube.errors``.
     """
@@ -34,9 +34,9 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write the reservation of this very version of the pod, or remove it; return the pod as stored.
+        """Write or remove the reservation of this version of the pod; return the pod as stored.
 
-        ``nominated`` is its nominated node, "" for none; None leaves that as it is.
+        ``nominated`` is its nominated node, "" for none; None leaves it unchanged.
 
         Raises:
             Conflict: the pod has changed.
@@ -53,9 +53,9 @@ class ApiServerWriter:
         return await writes.read_pod(self._connection, namespace, name)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
+        """Evict the pod with this UID, and mark it as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
-        with contextlib.suppress(KubeError):  # it leaves all the same, and may be gone already
+        with contextlib.suppress(KubeError):  # the eviction is accepted, and the pod may be gone already
             await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_WRITE_SECONDS)
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Keeps the cluster as the controller knows it: the ledger, kube-scheduler's counts and the gangs.
 
-Watches feed it, and so do the answers to the controller's own writes, so that a round of planning sees what the one
-before it wrote. An older version of a pod than the one known is ignored, unless a list has it.
+It is updated by watches and by the responses to the controller's own writes, so that each round sees the writes of the
+previous one. A version of a pod that is older than the known one is ignored, unless it is from a list.
 """
 
 from collections.abc import Callable, Collection, Sequence, Set
@@ -39,7 +39,7 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """Where pods may be placed: GPUs, and what kube-scheduler counts."""
+    """GPUs, and the resources and rules that kube-scheduler checks."""
 
     engine: PlacementEngine
     predicates: Predicates
@@ -49,15 +49,13 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """One event loop owns it. It calls ``changed`` after everything that may let a gang start or end its wait.
+    """Owned by one event loop; calls ``changed`` after every change that may let a gang start.
 
-    Plans are made on a ``snapshot``, in another thread: maps and arrays are copied, and what is in them never changes.
+    Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
 
-    ``placement`` is the cluster as it is; ``empty_placement`` is the cluster as if no pod were in it but those that are
-    on every node (DaemonSets' and static ones): what does not fit there never will. What is kept is bounded by what is
-    in the cluster: nodes, PodGroups, the version of each pod, pods that are bound and run, and pods of gangs that have
-    not all finished.
-    Placeholders are looked for in ``namespace``.
+    ``placement`` is the cluster as it is. ``empty_placement`` is the cluster with pods of DaemonSets and static pods
+    only: what does not fit there never will. Memory is bounded by the nodes, PodGroups, versions of all pods, running
+    pods, and pods of unfinished gangs in the cluster. Placeholders are only recognised in ``namespace``.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class ClusterState:
     ) -> None:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
-        self.groups: dict[tuple[str, str], int] | None = None  # None where the cluster has no PodGroups
+        self.groups: dict[tuple[str, str], int] | None = None  # None if the cluster has no PodGroups
         self.budgets_read = False  # whether PodDisruptionBudgets are known
         self.groups_read = 0  # grows whenever PodGroups change; 0 until it is known whether there are any
         self.freed = 0  # grows whenever there may be room that was not there before
@@ -83,7 +81,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a private copy to plan on; what is expected there is expected here only by ``expect``."""
+        """Return a copy to plan on; writes that are expected there have to be expected here as well."""
         copy = ClusterState(self.ledger.configuration)
         copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
@@ -105,20 +103,20 @@ class ClusterState:
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the cluster as victims are searched in it; none on the nodes whose names are in ``closed``."""
+        """Return the input of a search for victims, without the nodes whose names are in ``closed``."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
     def reserved_pods(self) -> list[Pod]:
-        """Return the unbound pods that count where GPUs are reserved for them, without those that preempt others.
+        """Return the unbound pods with a reservation in force, without those that have a nominated node.
 
-        kube-scheduler and autoscalers count the latter on the nodes that they are nominated for, and know no others.
+        kube-scheduler and autoscalers count the latter on their nominated nodes themselves.
         """
         found = (self._pods[uid] for uid, ends_ns in self._reservation_ends.items() if ends_ns > self.now_ns)
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when the reservation of an unbound pod ends or has ended, Unix time in ns; 0 where it has none."""
+        """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for none."""
         return self._reservation_ends.get(uid, 0)
 
     # -- what the watches tell
@@ -140,7 +138,7 @@ class ClusterState:
         kept = unreadable | {pod.metadata.uid for pod in pods}
         async for uid in taking_turns(self._versions.keys() - kept):
             self._forget(uid)
-        # Finished pods count where others of their gang have not finished: these have to be known first.
+        # Finished pods are only kept if others of their gang have not finished: these are applied first.
         for finished in (False, True):
             async for pod in taking_turns(pods):
                 if pod.finished is finished:
@@ -148,7 +146,7 @@ class ClusterState:
         self.freed += 1
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Believe a list whatever its versions are: they go back where etcd is restored; watches bring the rest."""
+        """Apply a listed pod whatever its version is: versions go back if etcd is restored from a backup."""
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
         self._apply(pod)
@@ -190,7 +188,7 @@ class ClusterState:
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
 
     def no_groups(self) -> None:
-        """Note that the cluster has no PodGroups."""
+        """Record that the cluster has no PodGroups."""
         self.groups = None
         self.groups_read += 1
         self._changed()
@@ -200,7 +198,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns``, Unix time in nanoseconds; it is earlier than before if the clock was set back."""
+        """Set the time to ``now_ns`` (Unix), which may be earlier than before if the clock was set back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.apply(TimePassed(self.now_ns))
@@ -217,7 +215,7 @@ class ClusterState:
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """See a pod as it will be once a write of its reservation is executed; return it as it will be."""
+        """Apply a write of a pod's reservation before it is executed; return the expected pod."""
         annotations = {key: text for key, text in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
         if reservation is not None:
             annotations[RESERVATION_ANNOTATION] = encode_reservation(reservation)
@@ -232,7 +230,7 @@ class ClusterState:
             self._apply(pod)
 
     def not_written(self, pod: Pod) -> None:
-        """Take back what was expected of ``pod``, unless something newer is known of it."""
+        """Undo ``expect`` for ``pod``, unless a newer version is known."""
         if not self.has_changed(pod):
             self.freed += 1
             self._store(pod)
@@ -252,7 +250,7 @@ class ClusterState:
         old = self._pods.get(uid)
         for gone in self.members.pod_applied(pod):
             self._pods.pop(gone, None)
-        # A pod whose labels name no gang any more counts at its reservation until that ends.
+        # A pod whose labels no longer name a gang counts on its reserved node until the reservation expires.
         if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
             self._pods[uid] = pod
         else:
@@ -281,7 +279,7 @@ class ClusterState:
         self._stand_in_the_empty_cluster(uid)
 
     def _occupy(self, pod: Pod) -> None:
-        """Count the pod where it is, or where GPUs are reserved for it."""
+        """Count the pod on its node, or on its reserved node."""
         uid = pod.metadata.uid
         reservation = None if pod.spec.node_name or pod.finished else reservation_of(pod)
         node = pod.spec.node_name
@@ -296,7 +294,7 @@ class ClusterState:
         self._stand_in_the_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
 
     def _stand_in_the_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Count a pod in the cluster without others, where it was before no longer."""
+        """Count a pod in the empty cluster, and no longer where it was before."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -328,16 +326,16 @@ class ClusterState:
 
 
 def _schedulable(node: Node) -> tuple[object, ...]:
-    """Return what kube-scheduler and gputile look at."""
+    """Return the parts of a node that placement depends on."""
     meta = node.metadata
     gpus = meta.annotations.get(INVENTORY_ANNOTATION), HANDOVER_ANNOTATION in meta.annotations
     return meta.labels, gpus, node.spec, node.status.allocatable
 
 
 def _is_on_every_node(pod: Pod) -> bool:
-    """Return whether a pod of its kind is on each node: a DaemonSet's, or the mirror of a static one.
+    """Return whether this is a pod of a DaemonSet or a static pod.
 
-    A label would prove nothing, since anybody may write it. A pod whose owner is not there is deleted by Kubernetes.
+    A label would prove nothing, since any tenant may write it. Kubernetes deletes pods whose owner does not exist.
     """
     meta = pod.metadata
     daemon = any((owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references)
@@ -345,6 +343,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 where it is none: a later version has a higher one."""
+    """Return the pod's resourceVersion as a number, 0 if it is not one; later versions are higher."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

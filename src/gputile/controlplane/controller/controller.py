@@ -47,10 +47,7 @@ async def watch_pod_groups(
     on_none: Callable[[], None],
     look_again: float = LOOK_AGAIN_SECONDS,
 ) -> NoReturn:
-    """Watch PodGroups, for ever; where their kind is not installed, look now and then whether it is by now.
-
-    ``on_none`` is called once where it is not.
-    """
+    """Watch PodGroups; if their kind is not installed, call ``on_none`` once, and check again from time to time."""
     complaint, told = "", False
     while True:
         try:
@@ -71,7 +68,7 @@ async def watch_pod_groups(
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """How this process runs. ``config`` is followed while it changes; ``health_port`` 0 serves nothing."""
+    """How this process runs. Changes of the file ``config`` are followed; ``health_port`` 0 serves nothing."""
 
     namespace: str
     lease: str
@@ -123,7 +120,7 @@ class Controller:
             connection, "/api/v1/nodes", Node, lambda event: put(lambda: self._node_event(event))
         )
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(lambda: self._pod_event(event)))
-        # It is no condition of being ready: nobody is evicted before it has listed.
+        # Readiness does not depend on it: no pod is evicted before budgets are listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",
@@ -141,7 +138,7 @@ class Controller:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watch and act for as long as the context lasts; give the Lease up at the end."""
+        """Watch and act while the context lasts; release the Lease at the end."""
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
@@ -290,7 +287,7 @@ def _new_name() -> str:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
-    """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process.
+    """Run the controller until SIGTERM or SIGINT; a changed configuration restarts it within the process.
 
     Raises:
         PortError: ``health_port`` cannot be opened.

@@ -45,7 +45,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class _PreemptorVictims:
+class PreemptorVictims:
     """The victims of one preemptor, whether an eviction was accepted, and why one was refused last."""
 
     uids: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Evictions:
         self.accepted = 0
         self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
-        self._victims: dict[GangName, _PreemptorVictims] = {}  # by preemptor
+        self._victims: dict[GangName, PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
         self._refused_at: dict[str, int] = {}  # Unix time, ns
         self._leaving: dict[GangName, _LeavingGang] = {}
@@ -145,7 +145,7 @@ class Evictions:
 
     def choose(self, preemptor: GangName, uids: Sequence[str], why: str) -> None:
         """Set the victims of a preemptor. The results of earlier evictions stay."""
-        victims = self._victims.setdefault(preemptor, _PreemptorVictims())
+        victims = self._victims.setdefault(preemptor, PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
@@ -153,35 +153,22 @@ class Evictions:
                 self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
         victims.uids, victims.why = tuple(uids), why
 
-    def victims(self, preemptor: GangName) -> tuple[str, ...]:
-        return self._victims[preemptor].uids if preemptor in self._victims else ()
+    def victims(self, preemptor: GangName) -> PreemptorVictims:
+        return self._victims.get(preemptor, PreemptorVictims())
 
     def drop(self, preemptor: GangName) -> None:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
         """Return the evictions that are due. Those that may be refused come first, so that no pod leaves in vain."""
-        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
+        victims, facts = self.victims(preemptor), self._state.evictable.facts
+        if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
+            return []
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, about)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
-            if self._is_due(uid, victims)
+            if self._stays(uid) and not self._was_evicted(uid)
         ]
-
-    def is_any_due(self, preemptor: GangName) -> bool:
-        victims = self._victims.get(preemptor, _PreemptorVictims())
-        return any(self._is_due(uid, victims) for uid in victims.uids)
-
-    def _is_due(self, uid: str, victims: _PreemptorVictims) -> bool:
-        pauses = 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS
-        return self._stays(uid) and not pauses and not self._was_evicted(uid)
-
-    def has_evicted(self, preemptor: GangName) -> bool:
-        return preemptor in self._victims and self._victims[preemptor].has_evicted
-
-    def refusal(self, preemptor: GangName) -> str:
-        """Return why an eviction for a preemptor was refused last, "" for none."""
-        return self._victims[preemptor].refused if preemptor in self._victims else ""
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
         """Return when the terminating pods on ``gpus`` (UUIDs) of a node have to be gone, Unix time in seconds.

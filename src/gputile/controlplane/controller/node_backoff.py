@@ -1,7 +1,7 @@
-"""Bounds how many nodes are bought in vain, and words the events of pods that nodes are asked for.
+"""Bounds how many nodes are bought in vain, and words the events of pods that nodes are requested for.
 
-Back-offs grow with each node that was asked for one pod, and with each failure of a type. No I/O, no clock; times are
-Unix time in nanoseconds. By a clock that was set back no pause is on.
+Back-offs grow with each node that was requested for the same pod, and with each failure of a node type. No I/O, no
+clock; times are Unix time in nanoseconds. A clock that is set back ends all back-offs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,12 +17,12 @@ from gputile.core.refusal import NodeTypeRule, Refusal
 _SECOND: Final = 10**9
 _FIRST_PAUSE_NS: Final = 60 * _SECOND
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
-_REMEMBERED_NS: Final = 24 * 3600 * _SECOND  # so long after its pause a failure counts for how long the next pause is
+_REMEMBERED_NS: Final = 24 * 3600 * _SECOND  # how long after its back-off a failure lengthens the next one
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How often a node of a type was asked for a pod, when first and last, and by which Jobs last."""
+    """How often a node of a type was requested for a pod, when first and last, and the Jobs of the last request."""
 
     times: int
     first_ns: int
@@ -30,14 +30,14 @@ class Order:
     jobs: frozenset[str]
 
     def pauses(self, now_ns: int) -> bool:
-        """Return whether the next node is asked for later: the second at once, then after a minute, then doubling."""
+        """Return whether the pod backs off: for a minute before its third node, then for twice as long each time."""
         pause_ns = min(_FIRST_PAUSE_NS << min(self.times - 2, 10), _LONGEST_PAUSE_NS) if self.times > 1 else 0
         return 0 <= now_ns - self.last_ns < pause_ns
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How often in a row no node of a type came that is of use, the pause after that, and what happened last."""
+    """How often in a row a type has brought no usable node, the back-off after that, and the latest failure."""
 
     times: int
     at_ns: int
@@ -46,7 +46,7 @@ class _Failure:
 
 
 class NodeBackoff:
-    """The orders for pods that have no place yet, and the failures of types; their first pause lasts ``wait_ns``."""
+    """The requests for waiting pods, and the failures of types, whose first back-off lasts ``wait_ns``."""
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
@@ -54,24 +54,24 @@ class NodeBackoff:
         self._failures: dict[str, _Failure] = {}
 
     def ordered_types(self) -> set[str]:
-        """Return the types of which a node has been asked for a pod that has no place yet."""
+        """Return the types that have been requested for waiting pods."""
         return {name for orders in self._orders.values() for name in orders}
 
     def order(self, uid: str, type_name: str) -> Order | None:
         return self._orders.get(uid, {}).get(type_name)
 
     def ordered(self, uids: Iterable[str], type_name: str, jobs: Collection[str], now_ns: int) -> None:
-        """Note that nodes of a type are asked for these pods now, by new placeholders of these Jobs."""
+        """Record that nodes of a type are requested for these pods by new placeholders, the Jobs in ``jobs``."""
         for uid in uids:
             before = self.order(uid, type_name)
             times, first_ns = (before.times, before.first_ns) if before is not None else (0, now_ns)
             self._orders.setdefault(uid, {})[type_name] = Order(times + 1, first_ns, now_ns, frozenset(jobs))
 
     def settle(self, exists: Callable[[str], bool], place: Callable[[str], tuple[str, int] | None]) -> None:
-        """Forget pods that are gone or have a place, and the failures of types of which a node has been of use.
+        """Forget pods that are gone or bound, and the failures of types that have brought a usable node.
 
-        That is one which has joined since it was asked for. ``place`` returns the type of the node that a pod is bound
-        to, and when that joined; None where it is not bound.
+        That is a node that has joined since it was requested. ``place`` returns the type of the node that a pod is
+        bound to, and when the node joined; None if the pod is not bound.
         """
         for uid, orders in list(self._orders.items()):
             found = place(uid)
@@ -82,7 +82,7 @@ class NodeBackoff:
                 self._failures.pop(found[0], None)
 
     def fail(self, type_name: str, refusal: Refusal[NodeTypeRule], now_ns: int) -> None:
-        """Have no node of a type asked for from now on, each time for twice as long."""
+        """Back off from a type, each time for twice as long."""
         before = self._failures.get(type_name)
         if before is not None and now_ns - before.at_ns >= before.pause_ns + _REMEMBERED_NS:
             before = None
@@ -91,7 +91,7 @@ class NodeBackoff:
         self._failures[type_name] = _Failure(times, now_ns, pause_ns, refusal)
 
     def pausing(self, type_name: str, now_ns: int) -> Refusal[NodeTypeRule] | None:
-        """Return why no node of a type is asked for now, None where one may be."""
+        """Return why no node of a type is requested now, None if one may be."""
         failed = self._failures.get(type_name)
         return failed.refusal if failed is not None and 0 <= now_ns - failed.at_ns < failed.pause_ns else None
 
@@ -125,13 +125,13 @@ def requested(type_name: str, times: int) -> Wording:
 
 
 class NodeRequestEvents:
-    """Remembers what was said about the pods that wait: each event is recorded once in half an hour."""
+    """Remembers the events of waiting pods, so that each is recorded once in half an hour."""
 
     def __init__(self) -> None:
         self._told: dict[str, dict[EventReason, tuple[str, int]]] = {}  # UID -> what was said last, and when (ns)
 
     def new_event(self, pod: Pod, wording: Wording, now_ns: int) -> list[GangEvent]:
-        """Return the event, unless it was the last that was said for its reason, not long ago."""
+        """Return the event, unless it repeats a recent one with the same reason."""
         reason, text = wording
         told = self._told.setdefault(pod.metadata.uid, {})
         before, at_ns = told.get(reason, ("", now_ns))
@@ -141,7 +141,7 @@ class NodeRequestEvents:
         return [GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED)]
 
     def happened_again(self, reason: EventReason, uids: Iterable[str] | None = None) -> None:
-        """Have it said anew of these pods, of all where none are named."""
+        """Allow the event to be repeated for these pods, by default for all."""
         for uid in self._told if uids is None else uids:
             self._told.get(uid, {}).pop(reason, None)
 

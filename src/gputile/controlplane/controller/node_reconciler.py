@@ -1,13 +1,13 @@
-"""Keeps what the controller writes on nodes right: the taint, and the condition of a silent agent.
+"""Reconciles what the controller writes to nodes: the taint, and the condition of a silent agent.
 
-The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps plain pods off GPU nodes (G7). One that is there already
-stays as it is. One that the controller set is remembered in an annotation of the node, by the same write, and only such
-a one is removed again.
+The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps pods without GPUs off GPU nodes (G7). An existing taint
+stays unchanged. A taint that the controller sets is recorded in an annotation of the node by the same write, and only
+such a taint is removed again.
 
-The condition says what is wrong with a GPU node that its own agent cannot tell, as it is absent or silent. The agent
-itself says what it holds back or refuses (modes, units, GPUs, drivers). Where it is silent its inventory stays on the
-node, while the kubelet, which noticed that the device plugin is gone, offers nothing. That is seen from the Node object
-alone, without any clock of the agent's.
+The condition reports problems of a GPU node that its agent cannot report because it is absent or silent. The agent
+itself reports what it delays or refuses (modes, units, GPUs, drivers). If it is silent, its inventory stays on the
+node, while the kubelet, which has noticed that the device plugin is gone, offers nothing. This is visible in the Node
+object alone, and depends on no clock of the agent.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from gputile.kube.errors import Invalid, KubeError, NotFound
 
 @dataclass(frozen=True, slots=True)
 class NodeDiagnosis:
-    """What is wrong: a reason, and a sentence. ``at_once``: report now; waiting cannot clear it."""
+    """A problem of a node. It is reported ``at_once`` if it cannot pass by itself."""
 
     reason: ConditionReason
     message: str
@@ -56,7 +56,7 @@ class NodeDiagnosis:
 
 
 def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
-    """Return what is wrong with a node that its agent does not tell, None where nothing is."""
+    """Return the problem of a node that its agent does not report, None for none."""
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
@@ -78,7 +78,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 
 def _has_spoken(node: Node) -> bool:
-    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out GPUs."""
+    """Return whether an agent has set a condition; it writes no inventory if another device plugin serves the GPUs."""
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
     )
@@ -108,9 +108,9 @@ def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int)
 
 
 def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> dict[str, Any] | None:
-    """Return the strategic merge patch of the node's status that says what was found; None where it is said already.
+    """Return the strategic merge patch of the node's status for a diagnosis, None if nothing changes.
 
-    A node that never had the condition is not given one that says that all is well.
+    A node that never had the condition does not get it with the status False.
     """
     silent = ConditionType.AGENT_SILENT
     if found is not None:
@@ -124,13 +124,13 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
 
 
 def units_in_force(ledger: Ledger) -> Counter[int]:
-    """Return how many GPU nodes have which memory unit in force, in MiB: how far a new unit has come."""
+    """Return the number of GPU nodes by the memory unit in force, in MiB."""
     infos = (info for _, info in ledger.nodes() if info.inventory.gpus)
     return Counter(info.inventory.unit_mib or info.configured_unit_mib for info in infos)
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent, as seen whenever metrics are read."""
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent; updated when metrics are read."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
@@ -153,9 +153,9 @@ _ANNOTATION_PATH = f"/metadata/annotations/{TAINTED_ANNOTATION.replace('~', '~0'
 
 
 def is_gpu_node(node: Node) -> bool:
-    """Return whether gputile serves GPUs on the node, now or as soon as what is wrong there has been fixed.
+    """Return whether gputile serves GPUs on the node, now or once its problems are fixed.
 
-    A node whose whole GPUs another device plugin offers is not gputile's to taint.
+    A node whose whole GPUs are offered by another device plugin is not tainted.
     """
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     if text is not None:
@@ -167,9 +167,9 @@ def is_gpu_node(node: Node) -> bool:
 
 
 def taint_patch(node: Node, wanted: bool) -> JsonPatch:
-    """Return the JSON patch that gives the node its taint, or takes it away; empty where nothing is to be done.
+    """Return the JSON patch that adds or removes the node's taint; empty if nothing changes.
 
-    ``wanted`` is whether GPU nodes are to be tainted at all. The patch holds for this version of the node only.
+    ``wanted`` is whether GPU nodes are tainted at all. The patch is conditional on this version of the node.
     """
     taints = node.spec.taints
     ours = TAINTED_ANNOTATION in node.metadata.annotations
@@ -205,10 +205,9 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 
 
 class WorkQueue:
-    """Calls ``work`` with every key that is added; a key added while it is worked on is worked on once more.
+    """Calls ``work`` for every added key; a key that is added while it is processed is processed once more.
 
-    After a ``KubeError`` another attempt may succeed, whatever it was: a conflict, a time-out, an API server
-    that is overloaded or gone.
+    After any ``KubeError`` the key is retried with a back-off.
     """
 
     def __init__(self, work: Callable[[str], Awaitable[None]], *, backoff: Backoff = _BACKOFF) -> None:
@@ -223,7 +222,7 @@ class WorkQueue:
         self.add_later(key, 0.0)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Have ``key`` worked on after a while; sooner, where that was asked for."""
+        """Process ``key`` after a delay, or earlier if it was added with a shorter one."""
         when = asyncio.get_running_loop().time() + seconds
         if when < self._due.get(key, math.inf):
             self._due[key] = when
@@ -257,7 +256,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes; ``node`` returns one as it is known, ``active`` whether this replica may write."""
+    """Reconciles nodes; ``node`` returns the known state of one, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -279,10 +278,10 @@ class NodeReconciler:
         self._since: dict[str, float] = {}  # node -> when a diagnosis that may pass was made first
 
     async def work(self, name: str) -> None:
-        """Bring one node in order.
+        """Reconcile one node.
 
         Raises:
-            KubeError: it could not be written; to be tried again.
+            KubeError: it could not be written, and has to be retried.
         """
         node = self._node(name)
         if node is None:
@@ -294,7 +293,7 @@ class NodeReconciler:
             await self._taint(node)
             await self._write_condition(node)
         except NotFound:
-            return  # gone meanwhile: the watch will tell
+            return  # the node was deleted; the watch will show it
 
     async def _taint(self, node: Node) -> None:
         patch = taint_patch(node, self._configuration.controller.taint_nodes)
@@ -303,7 +302,7 @@ class NodeReconciler:
         try:
             await self._writer.patch_node(node.metadata.name, patch)
         except Invalid:
-            # The node has changed since: its new version is on its way to us, or has come.
+            # The node has changed; the watch brings its new version.
             self.queue.add_later(node.metadata.name, 1.0)
             return
         self.tainted += 1
@@ -319,7 +318,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis once it persists: while an agent starts or a mode changes, nothing is offered either."""
+        """Return a diagnosis once it has persisted: starting agents and mode changes look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -1,10 +1,10 @@
-"""Plans one round of asking for nodes: which placeholders to create and to delete, and what to say.
+"""Plans a round of node requests: which placeholders to create and delete, and which events to record.
 
 No I/O, no clock.
 
-A pod is a reason for a new node if no GPU of any node has room for it, or if its gang lacks room for it, and an
-empty node of a type that the autoscaler can add would take it. The autoscaler sees pods without a gate itself, and
-adds nodes for those that do not fit the sums of any node, as soon as it can; placeholders ask for the rest.
+A node is requested for a pod if no GPU of any node has room for it, or if its gang lacks room for it, and an empty node
+of a type that the autoscaler can add would accept the pod. The autoscaler sees pods without a scheduling gate itself,
+and adds nodes for pods that do not fit the sums of any node. Placeholders request nodes for the other pods.
 """
 
 from collections import Counter
@@ -44,14 +44,14 @@ from gputile.core.scheduling.new_nodes import (
 )
 
 _SECOND: Final = 10**9
-SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
-MOST_PODS: Final = 256  # that are looked at in one round, beside the rest of the last one's gang
-_MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
-_MOST_FAILURES: Final = 4  # of a type in a row, until idle nodes are no longer kept for the rest of a gang's to come
+SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption may still place a pod
+MOST_PODS: Final = 256  # per round; the gang of the last one is completed
+_MOST_IDLE: Final = 100  # idle nodes of a type that have placeholders
+_MOST_FAILURES: Final = 4  # of a type in a row; after that, idle nodes are no longer held for a gang that lacks others
 
 
 class NodeRequestPlanner:
-    """Decides round by round what is asked for; ``new_name`` gives each placeholder a name of its own."""
+    """Plans node requests in rounds; ``new_name`` returns a unique name for a placeholder."""
 
     def __init__(self, configuration: Configuration, gangs: GangPlanner, new_name: Callable[[], str]) -> None:
         self._state = ClusterState(configuration)  # the snapshot of the latest round
@@ -63,11 +63,11 @@ class NodeRequestPlanner:
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
         self._events = NodeRequestEvents()
         self._looks = 0
-        self._refused_at: dict[str, int] = {}  # UID -> the number of the look that found no node for the pod last
+        self._refused_at: dict[str, int] = {}  # UID -> the number of the latest round that found no node for the pod
         self._nodes = NodesByType(tuple(self._types.values()), self._wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
-        self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
-        self.refused = 0  # pods that no node type could take, in the latest round
+        self._stood_on: set[str] | None = None  # existing nodes with a placeholder each; None: not known yet
+        self.refused = 0  # pods that no node type accepts, in the latest round
 
     def plan(self, state: ClusterState) -> NodeRequestRound:
         """Return what to do now; ``state`` is a snapshot."""
@@ -106,14 +106,14 @@ class NodeRequestPlanner:
         return self._stood_on is not None and node in self._stood_on
 
     def abandon(self) -> None:
-        """Forget what was decided: nothing of it is written."""
+        """Forget the round: it is not written."""
         self.placeholders.abandon()
         self._events.clear()
 
     # -- what there is
 
     def _waits(self, pod: Pod) -> float:
-        """Return for how many seconds kube-scheduler and autoscalers have seen a pod: a gate hides it from them."""
+        """Return for how many seconds a pod has been without a scheduling gate, and so visible to autoscalers."""
         since_ns = self._released.get(pod.metadata.uid, unix_seconds(pod.metadata.creation_timestamp) * _SECOND)
         return max(0.0, self._state.now_ns - since_ns) / _SECOND
 
@@ -124,13 +124,12 @@ class NodeRequestPlanner:
         try:
             return GangCandidate(pod, self._state.placement.engine.request(pod))
         except RequestError:
-            return None  # the extender tells
+            return None  # the extender reports it
 
     def _in_line(self) -> list[GangCandidate]:
-        """Return the pods that no node takes as things stand, by priority and age.
+        """Return the pods that no node has room for, by priority and age.
 
-        Those that no node helped come after all others, those first whose last look is longest ago. Pods of a gang are
-        looked at together.
+        Pods that no node type accepts come last, in the order of their latest round. The pods of a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
         for pod in self._gangs.without_room:
@@ -154,14 +153,14 @@ class NodeRequestPlanner:
 
     def _is_without_place(self, pod: Pod) -> bool:
         each, placement = self._candidate(pod), self._state.placement
-        # A pod with a booking preempts, or is being bound.
+        # A pod with a booking is preempting or being bound.
         if each is None or each.request is None or self._state.ledger.booking(pod.metadata.uid) is not None:
             return False
         names = placement.predicates.open_nodes(pod)
         return not placement.engine.filter(each.request, names).feasible
 
     def _place(self, uid: str) -> tuple[str, int] | None:
-        """Return the type of the node that a pod is bound to, "" for none, and when that was created (Unix ns)."""
+        """Return the type of the node that a pod is bound to, "" for none, and the node's creation (Unix ns)."""
         booking = self._state.ledger.booking(uid)
         if booking is None or booking.reserved:
             return None
@@ -174,7 +173,7 @@ class NodeRequestPlanner:
     # -- how many nodes are wanted
 
     def _unasked(self, nodes: Mapping[str, TypeNodes], barred: BarredTypes) -> UnaskedNodes:
-        """Return how an autoscaler sees the nodes that there are."""
+        """Return the existing nodes as an autoscaler sees them."""
         state = self._state
         starting = {
             name: as_described(state.nodes[name], kind)
@@ -191,12 +190,12 @@ class NodeRequestPlanner:
         nodes: Mapping[str, TypeNodes],
         barred: BarredTypes,
     ) -> tuple[set[str], NewNodes, Counter[str]]:
-        """Return who is left to the autoscaler, where the others go, and how many nodes of each type are wanted.
+        """Return the UIDs left to the autoscaler, the plan for the others, and how many nodes of each type are wanted.
 
-        Of pods that autoscalers see, like ones belong together: once one has waited for ``waitSeconds``, those are
-        left to the autoscaler that it surely adds nodes for as soon as it can; beside a placeholder it would add as
-        many again. What it is about to add for fresh ones is subtracted, but not from what pods need that have waited
-        for as long. On the nodes where it expects pods it puts no placeholder: these are not idle to it.
+        Pods that autoscalers see are grouped by what they ask for. Once one pod of a group has waited for
+        ``waitSeconds``, the pods that the autoscaler certainly adds nodes for are left to it: it would add a node for
+        the placeholder as well. Nodes that it is about to add for newer pods are subtracted, but not from the needs of
+        pods that have waited that long. Nodes on which the autoscaler expects pods count as in use.
         """
         seen = {each.pod.metadata.uid: likeness(each) for each in pods if not each.pod.spec.scheduling_gates}
         late_kinds = {seen.get(each.pod.metadata.uid) for each in pods if self._is_late(each.pod)}
@@ -224,9 +223,9 @@ class NodeRequestPlanner:
     # -- which types may be asked for
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
-        """Return by UID and type why no node of the type is asked for that pod, though one as described would do.
+        """Return, by UID and type, why no node of the type is requested for a pod although the description fits.
 
-        Nodes that are there show that their type is not as described.
+        For example, existing nodes of the type show that it is not as described.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         now_ns, asking = self._state.now_ns, self.placeholders.asking()
@@ -244,7 +243,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why none of the usable nodes of a type would take a pod if it were empty, None where one would."""
+        """Return why no usable node of a type would accept a pod even if it were empty, None if one would."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -258,7 +257,7 @@ class NodeRequestPlanner:
         return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
 
     def _take_failures(self, nodes: Mapping[str, TypeNodes], never_there: Set[str], result: NodeRequestRound) -> None:
-        """Pause the types that have failed since the last round; give up placeholders that no node came for."""
+        """Back off from types that have failed since the last round; delete placeholders whose node did not come."""
         late = self.placeholders.late(self._state.now_ns)
         failed = {name: of_type.failure for name, of_type in nodes.items() if of_type.failure is not None}
         failed |= dict.fromkeys(never_there, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
@@ -274,10 +273,10 @@ class NodeRequestPlanner:
     def _adjust(
         self, wanted: Counter[str], nodes: Mapping[str, TypeNodes], found: NewNodes, result: NodeRequestRound
     ) -> None:
-        """Have as many placeholders of each type as nodes are wanted, and may be asked for now.
+        """Create and delete placeholders, so that each type has as many as nodes are wanted and may be requested.
 
-        Each node that joins ends a placeholder: if as many are wanted as before, others got the node, or it is of no
-        use.
+        Each node that joins ends a placeholder. If as many nodes are still wanted, other pods got the node, or it is
+        unusable.
         """
         now_ns = self._state.now_ns
         for name in self.placeholders.types() | wanted.keys():
@@ -294,7 +293,7 @@ class NodeRequestPlanner:
                 self._events.happened_again(EventReason.NODE_REQUESTED, ready)
 
     def _without_order(self, type_name: str, found: NewNodes) -> list[str]:
-        """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
+        """Return the UIDs of the pods that want a node of a type and have no placeholder."""
         asking, now_ns = self.placeholders.asking(), self._state.now_ns
         wanting = [uid for uid, name in found.types.items() if name == type_name and uid not in found.on_starting]
         orders = {uid: self._backoff.order(uid, type_name) for uid in wanting}
@@ -324,7 +323,7 @@ class NodeRequestPlanner:
         self._stood_on = stood_on
 
     def _kept(self, found: NewNodes) -> set[str]:
-        """Return the nodes with room for a part of a gang, as long as its types have not failed too often."""
+        """Return the nodes with room for a part of a gang, unless the types that it lacks have failed too often."""
         hopeful = set[GangName]()
         for pod in self._gangs.without_room:
             why, chosen, gang = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid), gang_of(pod)
@@ -336,7 +335,7 @@ class NodeRequestPlanner:
     # -- what is said
 
     def _wording(self, pod: Pod, found: NewNodes, wanted: Counter[str], left: Set[str]) -> Wording | None:
-        """Return reason and text of the event that says how things stand with a pod, None where there is nothing."""
+        """Return reason and message of a pod's event, None if there is nothing to report."""
         uid = pod.metadata.uid
         if (why := found.refused.get(uid)) is not None:
             return refused(why)

@@ -25,11 +25,11 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 class TypeNodes:
     """The nodes of one type.
 
-    ``starting`` are young nodes that are not usable yet; a node is ``usable`` while its GPUs are all healthy and open
-    to pods. ``joined`` counts the nodes that have come since the last look. ``idle`` are those on which an autoscaler
-    would put a placeholder: no pod runs there but those of DaemonSets and of kube-system, and they are starting, or
-    offer all that is described. Karpenter regards nodes as starting that are ``starting_for_karpenter``, of any age.
-    ``failure`` tells of a node that has not become usable in time, or went away too early, since the last look.
+    ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs are healthy and
+    open to pods. ``joined`` counts the nodes that are new since the last round. An autoscaler would put a placeholder
+    on the ``idle`` ones: they run only pods of DaemonSets and of kube-system, and are starting or offer all that is
+    described. Karpenter regards the nodes in ``starting_for_karpenter`` as starting, whatever their age. ``failure`` is
+    about a node that did not become usable in time, or went away too early, since the last round.
     """
 
     starting: int = 0
@@ -41,18 +41,18 @@ class TypeNodes:
 
 
 class NodesByType:
-    """``wait_ns`` is how long a node is young. Between two looks it remembers which nodes were there, and young."""
+    """``wait_ns`` is how long a node is young. Remembers the nodes, and the young ones, from round to round."""
 
     def __init__(self, types: Sequence[NodeType], wait_ns: int) -> None:
         self._types, self._wait_ns = types, wait_ns
-        self._known: set[str] | None = None  # UIDs of nodes at the last look; None before the first one
-        self._young: dict[str, str] = {}  # nodes without a pod that has got GPUs there, and their types
+        self._known: set[str] | None = None  # UIDs of the nodes in the last round; None before the first one
+        self._young: dict[str, str] = {}  # young nodes without a GPU pod, and their types
 
     def forget(self) -> None:
         self._known, self._young = None, {}
 
     def sort(self, state: ClusterState, awaited: Collection[str]) -> dict[str, TypeNodes]:
-        """Return the nodes by the names of their types; ``awaited`` are those of which nodes were asked for."""
+        """Return the nodes by type; ``awaited`` are the types of which nodes were requested."""
         found = {kind.name: TypeNodes() for kind in self._types}
         before, self._young = self._young, {}
         for name, node in state.nodes.items():
@@ -90,7 +90,7 @@ class NodesByType:
 
 
 def _is_vacant(state: ClusterState, name: str) -> bool:
-    """Return whether no pod is bound to a node that keeps placeholders away (``placeholders``)."""
+    """Return whether no pod on a node keeps placeholders away (``placeholders``)."""
     return not any(
         pod.spec.node_name and pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
         for pod in state.placement.predicates.pods_on(name)
@@ -98,7 +98,7 @@ def _is_vacant(state: ClusterState, name: str) -> bool:
 
 
 def _is_starting_for_karpenter(node: Node) -> bool:
-    """Return whether Karpenter takes a node for one that will offer all that is described, however long it has not."""
+    """Return whether Karpenter still expects a node to offer all that is described."""
     labels = node.metadata.labels
     return KARPENTER_POOL_LABEL in labels and labels.get(KARPENTER_INITIALIZED_LABEL) != "true"
 
@@ -109,7 +109,7 @@ def _offers(node: Node, kind: NodeType) -> bool:
 
 
 def _usable(node: Node, kind: NodeType, info: NodeInfo) -> bool:
-    """Return whether the node's GPUs are all healthy, and whether it is as open to pods as its type is described."""
+    """Return whether all GPUs of the node are healthy, and its taints are those of the type's description."""
     described = {(taint.key, taint.effect) for taint in kind.taints}
     closed = any(
         taint.effect in _HARD and taint.key != WHOLE_GPU and (taint.key, taint.effect) not in described

@@ -1,12 +1,12 @@
-"""Asks the cluster's autoscaler for empty nodes by placeholder pods, and keeps account of them.
+"""Requests empty nodes from the cluster's autoscaler by placeholder pods.
 
-A placeholder names a scheduler that does not exist, so nobody binds it; the controller writes the condition by which
-autoscalers find pods that no node takes. It wants a node on which no pod runs except those of DaemonSets and of
-kube-system: no node that is in use takes it in an autoscaler's eyes, and no two placeholders share one. For a node that
-is there and idle, as one that a gang is to start on, there is a placeholder of its own, which keeps others off it.
+A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the condition by which
+autoscalers find unschedulable pods. By anti-affinity it only accepts a node without pods, except those of DaemonSets
+and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. An existing idle
+node that a gang will start on gets a placeholder of its own, which keeps the other ones away.
 
-It is the only pod of a Job with ``activeDeadlineSeconds``. So Kubernetes removes it, though gputile be gone. What
-exists is read from the cluster each time, so a crash does no harm, and another leader goes on with it.
+A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even if gputile is gone.
+Placeholders are read from the cluster in each round, so a crash does no harm, and a new leader continues with them.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-LOOKS, LOOK_SECONDS = 100, 0.05  # so often, and after such a pause, is looked whether placeholders are gone
+LOOKS, LOOK_SECONDS = 100, 0.05  # how often, and at which interval, deleted placeholders are waited for
 _SECOND: Final = 10**9
 _MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
-_GRACE_SECONDS: Final = 60  # so much later than the controller does Kubernetes itself end a placeholder
+_GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes itself ends a placeholder
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
     "allowPrivilegeEscalation": False,
@@ -57,9 +57,9 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int, *, idle: bool = False) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; it ends some time after ``wait_seconds``.
+    """Return the Job of a placeholder for a node of a type; it ends a minute after ``wait_seconds``.
 
-    ``idle`` marks one for a node that is there already.
+    ``idle`` marks a placeholder for an existing node.
     """
     amounts = {resource: str(count) for resource, count in kind.resources.items()}
     labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
@@ -98,7 +98,7 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int, *, idle: bool 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One by the name of its Job; ``pod`` is None until the watch knows it. ``created_ns`` is Unix time."""
+    """A placeholder; ``pod`` is None until the watch has shown it. ``created_ns`` is Unix time."""
 
     job: str
     type_name: str
@@ -108,20 +108,20 @@ class Placeholder:
 
 
 class Placeholders:
-    """Those that are there, or were just created, without those just deleted.
+    """The existing placeholders, including those just created, without those just deleted.
 
-    ``new_name`` gives each new one a name of its own. They ask for nodes, each for ``wait_seconds`` at most; ``idle``
-    ones stand on nodes that are there.
+    ``new_name`` returns a unique name. A placeholder requests a node for ``wait_seconds`` at most; ``idle`` ones are
+    for existing nodes.
     """
 
     def __init__(self, wait_seconds: int, new_name: Callable[[], str]) -> None:
         self._wait_seconds, self._new_name = wait_seconds, new_name
         self._there: dict[str, Placeholder] = {}
-        self._unseen: dict[str, Placeholder] = {}  # those of which the watch has not told yet
+        self._unseen: dict[str, Placeholder] = {}  # those that the watch has not shown yet
         self._deleted: set[str] = set()
 
     def observe(self, pods: Mapping[str, Pod], now_ns: int) -> set[str]:
-        """Go by the pods that the watch knows now, by UID; return the types of which a Job had no pod for too long."""
+        """Apply the pods that the watch has shown, by UID; return the types of Jobs that got no pod in time."""
         jobs = {_job_of(pod): pod for pod in pods.values()}
         self._deleted &= jobs.keys()
         self._unseen = {job: each for job, each in self._unseen.items() if job not in jobs}
@@ -134,7 +134,7 @@ class Placeholders:
         return {each.type_name for each in ended if not each.idle}
 
     def counts(self) -> Counter[str]:
-        """Return how many nodes of each type are asked for."""
+        """Return how many nodes of each type are requested."""
         return Counter(each.type_name for each in self._there.values() if not each.idle)
 
     def oldest_first(self, type_name: str, *, idle: bool = False) -> list[Placeholder]:
@@ -145,13 +145,13 @@ class Placeholders:
         return {each.type_name for each in self._there.values()}
 
     def late(self, now_ns: int) -> set[str]:
-        """Return the types of which a node was asked for that has not come in time."""
+        """Return the types of requested nodes that have not joined in time."""
         wait_ns = self._wait_seconds * _SECOND
         asking = [each for each in self._there.values() if each.pod is not None and not each.idle]
         return {each.type_name for each in asking if now_ns - each.created_ns > wait_ns}
 
     def asking(self) -> set[str]:
-        """Return the names of the Jobs that ask for nodes."""
+        """Return the names of the Jobs that request nodes."""
         return {job for job, each in self._there.items() if not each.idle}
 
     def unmarked(self) -> list[Pod]:
@@ -160,7 +160,7 @@ class Placeholders:
         return [pod for pod in pods if pod is not None and not pod.status.conditions]
 
     def create(self, kind: NodeType, now_ns: int, *, idle: bool = False) -> dict[str, Any]:
-        """Return a new Job; it counts from now on, even if the answer of its creation is lost."""
+        """Return a new Job; it counts from now on, even if the response to its creation is lost."""
         name = f"gputile-placeholder-{self._new_name()}"
         self._there[name] = self._unseen[name] = Placeholder(name, kind.name, idle, now_ns)
         return placeholder_job(name, kind, self._wait_seconds, idle=idle)
@@ -173,7 +173,7 @@ class Placeholders:
         return placeholder.job
 
     def are_being_deleted(self, pods: Mapping[str, Pod]) -> bool:
-        """Return whether there still are placeholders that were deleted."""
+        """Return whether some deleted placeholders still exist."""
         return any(_job_of(pod) in self._deleted for pod in pods.values())
 
     def not_created(self, job: str, *, refused: bool) -> None:
@@ -183,7 +183,7 @@ class Placeholders:
             self._unseen[job] = Placeholder(job, created.type_name, created.idle, 0)
 
     def not_deleted(self, job: str) -> None:
-        """Count a Job again that could not be deleted; the next round tries again."""
+        """Count a Job again that could not be deleted, so that the next round deletes it."""
         self._deleted.discard(job)
 
     def abandon(self) -> None:
@@ -205,9 +205,9 @@ def _found(job: str, pod: Pod) -> Placeholder:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """What a round decided: Jobs of placeholders to create, names of Jobs to delete, and what to say.
+    """The result of a round: Jobs to create, names of Jobs to delete, and events to record.
 
-    ``unmarked`` are placeholders that autoscalers cannot see yet.
+    ``unmarked`` are placeholders without the condition by which autoscalers find them.
     """
 
     created: list[Mapping[str, Any]] = field(default_factory=list)
@@ -217,7 +217,7 @@ class NodeRequestRound:
 
 
 class NodeRequester:
-    """Writes what a round decided about ``placeholders``; ``pods`` returns those that the watch knows."""
+    """Writes the result of a round; ``pods`` returns the placeholders that the watch has shown."""
 
     def __init__(
         self, placeholders: Placeholders, writer: ApiServerWriter, pods: Callable[[], Mapping[str, Pod]]
@@ -226,9 +226,9 @@ class NodeRequester:
         self._placeholders, self._writer, self._pods = placeholders, writer, pods
 
     async def placeholders_gone(self) -> None:
-        """Return when the placeholders are gone that were deleted, or after some seconds.
+        """Wait some seconds at most until the deleted placeholders are gone.
 
-        An autoscaler would look for other nodes for them, and add some.
+        Otherwise an autoscaler would add nodes for them.
         """
         for _ in range(LOOKS):
             if not self._placeholders.are_being_deleted(self._pods()):
@@ -239,7 +239,7 @@ class NodeRequester:
         async for event in taking_turns(result.events):
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
-        # First what goes: an autoscaler is not to see a placeholder beside the one that replaces it.
+        # Delete first: an autoscaler must not see a placeholder together with its replacement.
         for name in result.deleted:
             if not await self._try(self._writer.delete_placeholder(name)):
                 self._placeholders.not_deleted(name)

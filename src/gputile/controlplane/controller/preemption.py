@@ -140,17 +140,17 @@ class Preemption:
             return PreemptionState.LOST, "its pods are others now"
         if len(places) < gang.needed:
             return PreemptionState.LOST, f"it needs {gang.needed} places now"
-        bookings, evicted = self._bookings(preempting), self.evictions.has_evicted(gang.name)
+        bookings = self._bookings(preempting)
         planned = [(pods[uid], place.node) for uid, place in places.items()]
         ends_ns = preempting.until_ns, preempting.lasts_ns
-        progress, why = self._progress(gang, planned, bookings, ends_ns, has_evicted=evicted)
+        progress, why = self._progress(gang, planned, bookings, ends_ns, has_evicted=victims.has_evicted)
         if progress is not PreemptionState.LEAVING or bookings is None:
             return progress, why
         cluster, rules = self._state.victim_search_input(), self.evictions.rules(gang.name)
-        if not evicted and rules.over_budget(victims):
+        if not victims.has_evicted and rules.over_budget(victims.uids):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
-        if self.evictions.is_any_due(gang.name) and not (
-            is_enough(bookings, planned, frozenset(victims), cluster, rules, self._state.now_ns)
+        if self.evictions.due(gang.name, ()) and not (
+            is_enough(bookings, planned, frozenset(victims.uids), cluster, rules, self._state.now_ns)
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return progress, ""
@@ -291,7 +291,7 @@ class Preemption:
             return
         # An earlier leader may have evicted the pods that are leaving.
         leaving = self.evictions.leaving_at(booking.node, {share.uuid for share in booking.gpus})
-        has_evicted = bool(leaving) or self.evictions.has_evicted(gang.name)
+        has_evicted = bool(leaving) or self.evictions.victims(gang.name).has_evicted
         ends_ns = reservation.expires_ns, (self._settings.keep_seconds + MOST_GRACE_S) * _SECOND
         planned, bookings = [(pod, booking.node)], {pod.metadata.uid: booking}
         progress, why = self._progress(gang, planned, bookings, ends_ns, has_evicted=has_evicted)
@@ -390,7 +390,7 @@ class Preemption:
                 return PreemptionState.LOST, refusal.text
         if not lost:
             return PreemptionState.FREE, ""
-        if not has_evicted and (why := self.evictions.refusal(gang.name)):
+        if not has_evicted and (why := self.evictions.victims(gang.name).refused):
             return PreemptionState.LOST, why
         taken = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
         open_nodes = all(takes_now(state.ledger, pod, name) for pod, name in planned if pod.metadata.uid in bookings)

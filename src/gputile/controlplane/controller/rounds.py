@@ -1,12 +1,11 @@
-"""Runs the controller's rounds: wake, take a snapshot, plan on it in a worker thread, write, and tell.
+"""Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
-The event loop owns the cluster state, and goes on with what the watches tell while a round is planned. The worker
-thread reads nothing but a snapshot, which is taken between two updates, so that no list is known to it in part, and
-what the planners remember, which nobody else touches meanwhile. What was planned for pods that have changed since is
-not written; each write holds for the version of its pod that was planned with.
+The event loop owns the cluster state, and processes watch events while a round is planned. The worker thread only uses
+a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot is taken between two
+updates, so it never contains a part of a list. A plan for pods that have changed since is not written, and each write
+is conditional on the pod's version in the snapshot.
 
-A list of the whole cluster takes many slices of the event loop. Updates that come meanwhile wait, and so does the
-snapshot.
+Processing a list of the whole cluster takes many slices of the event loop. Updates and the snapshot wait for its end.
 """
 
 import asyncio
@@ -45,21 +44,21 @@ class UpdateQueue:
             async with self._busy:
                 await update()
             self._waiting.task_done()
-            await asyncio.sleep(0)  # neither of the above lets others have their turn while updates wait
+            await asyncio.sleep(0)  # nothing above yields to the event loop while updates are queued
 
     async def drained(self) -> None:
         await self._waiting.join()
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Keep updates waiting for as long as the context lasts."""
+        """Hold updates back while the context lasts."""
         async with self._busy:
             yield
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlans:
-    """What a round decided; None where nobody had to decide."""
+    """The results of a round; None for what was not planned."""
 
     gangs: GangRound | None = None
     requests: NodeRequestRound | None = None
@@ -67,7 +66,7 @@ class RoundPlans:
 
 @dataclass(frozen=True, slots=True)
 class Planners:
-    """Who plans in each round, and who writes it; None where gangs, or node requests, are off."""
+    """The planners and their writers; None if gangs, or node requests, are off."""
 
     gangs: tuple[GangPlanner, GangWriter] | None = None
     requests: tuple[NodeRequestPlanner, NodeRequester] | None = None
@@ -78,7 +77,7 @@ async def in_worker_thread(plan: Callable[[], RoundPlans]) -> RoundPlans:
 
 
 class Rounds:
-    """Runs rounds while this replica is ``active``; ``compute`` calls what plans, in another thread."""
+    """Runs rounds while this replica is ``active``; ``compute`` calls its argument in a worker thread."""
 
     def __init__(
         self,
@@ -100,8 +99,8 @@ class Rounds:
     def wake(self, *, for_requests: bool = False) -> None:
         """Run a round soon.
 
-        It is to plan node requests as well where a node has joined, or has got a pod: its placeholder is to be gone
-        before an autoscaler looks for another node for it.
+        Node requests are planned as well if a node has joined or got a pod: its placeholder has to be deleted before
+        an autoscaler adds another node for it.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()
@@ -121,7 +120,7 @@ class Rounds:
                 await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
     async def run_round(self) -> RoundPlans:
-        """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
+        """Plan and write a round; write nothing if this replica is no longer active."""
         async with self._updates.paused():
             self._state.tick(self._unix_ns())
             snapshot = self._state.snapshot()
@@ -141,7 +140,7 @@ class Rounds:
         return plans
 
     def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
-        """Plan gangs, and after them node requests, if these are ``due`` or placeholders may be in a gang's way."""
+        """Plan gangs, then node requests if these are ``due`` or placeholders may occupy a starting gang's nodes."""
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)
         if self._requests is None or not (due or starts):
@@ -155,7 +154,7 @@ class Rounds:
             self._requests[0].abandon()
 
     async def _write_requests(self, requests: NodeRequestRound | None, *, starts: bool) -> None:
-        """Write what is asked for; where gangs start, wait until no placeholder stands in their place."""
+        """Write node requests; if gangs start, wait until deleted placeholders are gone."""
         if self._requests is None:
             return
         if requests is not None:

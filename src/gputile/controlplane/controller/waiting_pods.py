@@ -12,11 +12,11 @@ from gputile.core.devices.node_type import is_placeholder
 
 
 class WaitingPods:
-    """Unbound pods by UID; ``namespace`` is where placeholders are: others that look like one are ignored.
+    """Unbound pods by UID; placeholders are only recognised in ``namespace``.
 
-    ``refused`` are GPU pods that kube-scheduler looked at and did not bind, without those that the controller plans as
-    gangs. ``preemptors`` are those of them that may preempt, and pods with a reservation of GPUs that others leave.
-    ``once_gated`` are the UIDs of pods that have been seen behind a scheduling gate.
+    ``refused`` are GPU pods that kube-scheduler found unschedulable, without the pods of gangs if gangs are planned.
+    ``preemptors`` are those of them that may preempt, and pods with a reservation for which victims leave.
+    ``once_gated`` are the UIDs of pods that have had a scheduling gate.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
@@ -69,7 +69,7 @@ class WaitingPods:
 
 @dataclass(slots=True)
 class _Members:
-    """Pods of one gang by UID: those that have not finished, and those that have succeeded."""
+    """The pods of one gang by UID: those that have not finished, those that have succeeded, and the unbound ones."""
 
     alive: dict[str, Pod] = field(default_factory=dict)
     succeeded: dict[str, Pod] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class _Members:
 class GangMembers:
     """Pods by gang.
 
-    A pod that has succeeded counts as started while others of its gang have not finished; so it is kept until they
-    have. A pod that has failed counts for nothing, and is not kept.
+    A pod that has succeeded counts as started while others of its gang have not finished, so it is kept until then. A
+    pod that has failed is not kept.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class GangMembers:
         return [*members.alive.values(), *members.succeeded.values()]
 
     def pod_applied(self, pod: Pod) -> list[str]:
-        """Take the last word on a pod; return the UIDs of those that are not kept any more."""
+        """Apply the latest state of a pod; return the UIDs of the pods that are no longer kept."""
         uid, gang = pod.metadata.uid, gang_of(pod)
         known = self._gang_of.get(uid)
         gone: list[str] = []

@@ -1,4 +1,4 @@
-"""Serves the extender over HTTP: it decodes requests, encodes answers, and answers every request."""
+"""Serves the extender over HTTP: decodes requests, calls the handlers, and encodes responses."""
 
 import logging
 import time
@@ -26,13 +26,13 @@ from gputile.support.http_server import BodyReader, BodyRefused, Handler, monito
 
 log = logging.getLogger(__name__)
 
-# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes; a body beyond this is
-# not from it. One of many tiny items would hold the loop for seconds.
+# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes. Larger bodies are not
+# from kube-scheduler, and decoding very many items would block the event loop for seconds.
 LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
-# Nothing is booked for it, so that each replica answers.
+# This books nothing, so every replica answers it.
 _OF_EVERY_REPLICA = ("prioritize-claims",)
 
 _args = msgspec.json.Decoder(ExtenderArgs)
@@ -40,9 +40,9 @@ _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
 _preemption_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _encoder = msgspec.json.Encoder()
 
-Answer = tuple[Any, str]  # what is encoded, and the outcome that the metrics count
+Answer = tuple[Any, str]  # the response, and its outcome in the metrics
 
-# How a verb says that it could not be answered; prioritize and preempt have no field for it.
+# The responses of verbs that have a field for an error; prioritize and preempt have none.
 _FAILURES: dict[str, Callable[[str], Any]] = {
     "filter": lambda text: FilterResult(error=text),
     "bind": lambda text: ExtenderBindingResult(error=text),
@@ -51,9 +51,9 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExtenderGate:
-    """Admits calls: ``admit`` raises ``NotReady`` where this replica may not act.
+    """Admits calls: ``admit`` raises ``NotReady`` if this replica may not act.
 
-    ``not_ready`` returns why this replica is not ready to be asked, None where it is.
+    ``not_ready`` returns why this replica is not ready, None if it is.
     """
 
     admit: Callable[[], Awaitable[None]]
@@ -91,7 +91,7 @@ def _answers(handlers: ExtenderHandlers) -> dict[str, Callable[[bytes], Awaitabl
 
 
 class _VerbEndpoint:
-    """One verb over HTTP: it reads the body, asks the gate, answers, and counts what came of it."""
+    """One verb over HTTP: reads the body, asks the gate, answers, and counts the outcome."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _VerbEndpoint:
             return self._failed(f"{verb}: {error}", 400, "bad_request")
         except NotReady as error:
             return self._failed(f"{verb}: {error}", 503, "not_ready")
-        except Exception as error:  # the boundary: one bad call must not take the others down
+        except Exception as error:  # one bad call must not end the server
             log.exception("%s failed", verb)
             return self._failed(f"{verb}: internal error: {error!r}", 500, "error")
         self._requests.labels(verb, outcome).inc()
@@ -143,7 +143,7 @@ class _VerbEndpoint:
 def create_app(
     handlers: ExtenderHandlers, metrics: ExtenderMetrics, gate: ExtenderGate, intake: BodyReader | None = None
 ) -> Handler:
-    """Return the handler of verbs, probes and metrics, which reads what it is asked by ``intake``."""
+    """Return the handler of verbs, probes and metrics; ``intake`` reads the bodies."""
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, gate.not_ready)
     for verb, answer in _answers(handlers).items():

@@ -1,8 +1,9 @@
 """Executes the verb bind in a straight line: decide, book, write, confirm or take back.
 
-A Binding whose answer was lost may or may not have been executed: its GPUs stay booked until that is known. It is for
-one resourceVersion of its pod; so one write to the pod that leaves it unbound makes it impossible for good (``fence``),
-and the answer to that write tells which of both it is. Meanwhile the pod is offered its own node only.
+If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs stay booked until that
+is known. A Binding is for one resourceVersion of its pod, so another write to the unbound pod makes it impossible
+(``fence``), and the response to that write shows whether it was executed. Until then the pod is only offered the same
+node.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-_VERSIONS = 4  # a Binding is tried for so many versions of a pod that others write to all the time
-# How long a pod waits for the first one of its gang: kube-scheduler brings it soon, and gives up on us after 5 s.
+_VERSIONS = 4  # how many versions of a pod a Binding is tried for, if others keep writing to the pod
+# How long a pod waits for the first pod of its gang; kube-scheduler's time-out is 5 s.
 FIRST_POD_S = 2.5
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
 BIND_SECONDS = 15.0
@@ -84,18 +85,17 @@ class PodApi:
 
 @dataclass(frozen=True, slots=True)
 class BinderClock:
-    """Where time comes from: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
+    """The clocks: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
 
     monotonic: Callable[[], float]
     unix_ns: Callable[[], int]
 
     def now(self) -> BindTime:
-        """Return both times as they are now."""
         return BindTime(self.unix_ns(), self.monotonic())
 
 
 class BindError(Exception):
-    """The pod was not bound, or nobody knows yet; the text goes to kube-scheduler, which tries again."""
+    """The pod was not bound, or that is not known yet; the text goes to kube-scheduler, which retries."""
 
 
 class Binder:
@@ -107,7 +107,7 @@ class Binder:
         self._pod_api = pod_api
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        # By UID, those whose answers were lost: at most one for each pod.
+        # By UID, those whose responses were lost: at most one for each pod.
         self._unconfirmed: dict[str, PodBinding] = {}
         self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
 
@@ -126,9 +126,9 @@ class Binder:
         return pod
 
     async def bind(self, pod: Pod, node: str) -> str:
-        """Bind ``pod`` to ``node``, and return its GPUs for people; "" where nothing had to be decided.
+        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if nothing had to be decided.
 
-        A caller that goes away does not stop a Binding that is under way.
+        A caller that disconnects does not stop a Binding in progress.
 
         Raises:
             BindError: the pod is not bound to ``node`` as far as is known.
@@ -145,12 +145,12 @@ class Binder:
         if self._under_way.get(uid) is task:
             del self._under_way[uid]
         if not task.cancelled():
-            task.exception()  # seen here even if the caller went away
+            task.exception()  # retrieved even if the caller has disconnected
         self._ended.set()
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings under way, and resolve those without an answer; return whether none is left."""
+        """Wait for the Bindings in progress, and resolve those without a response; return whether none is left."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()

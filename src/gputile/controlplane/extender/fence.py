@@ -1,9 +1,9 @@
-"""Makes Bindings that an earlier extender sent impossible, before its successor decides.
+"""Makes Bindings of an earlier extender impossible before its successor decides.
 
-A Binding names the resourceVersion of its pod, so it is never executed once the pod has another one, however long it
-was under way: in a socket, or in an API server that stood still. So whoever may have a predecessor writes to every
-pod that such a Binding may be for, and lists the cluster after that. What was executed before is in the list, and what
-was not never will be. This needs no clock, neither ours nor the API server's.
+A Binding names the resourceVersion of its pod, so it is never executed once the pod has another version, however long
+it was delayed in a socket or in an API server that hung. So an extender that may have a predecessor writes to every pod
+that such a Binding may be for, and then lists the cluster. A Binding that was executed is in the list, and all others
+have become impossible. This depends on no clock, neither the extender's nor the API server's.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ async def fence_off(
     monotonic: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Write to every pod that a Binding of a predecessor may be under way for.
+    """Write to every pod that may have a Binding of a predecessor in progress.
 
-    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left.
-    From then on, if ``event_loop.AT_ONCE`` writes in a row fail, the pods that were not tried yet are left too:
-    each write may take its whole time.
+    Failed writes are repeated until ``ANSWER_LOST_FOR_GOOD_S`` after the start, and then given up. From then on, if
+    ``event_loop.AT_ONCE`` writes in a row fail, the remaining pods are given up as well: each write may take as long as
+    its time-out.
 
     Raises:
         KubeError: the pods cannot be listed.
@@ -55,14 +55,14 @@ async def fence_off(
 
 
 def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator[Pod]:
-    """Yield those that the API server would take a Binding for, and that an extender would send one with GPUs for."""
+    """Yield the pods for which the API server accepts a Binding and an extender may have sent one with GPUs."""
     for pod in pods:
         if pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp:
             continue
         try:
             request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
         except RequestError:
-            # By another configuration it may have been a valid one.
+            # It may have been valid by an earlier configuration.
             yield pod
             continue
         if request is not None:
@@ -70,7 +70,7 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
 
 
 async def _each(pod_api: PodApi, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
-    """Write to each pod, some at a time; return those that could not be written to, or are left."""
+    """Write to the pods, some at a time; return those that could not be written or were skipped."""
     told = False
 
     async def fence(pod: Pod) -> bool:

@@ -1,7 +1,7 @@
 """Handles the extender's verbs, from typed arguments to typed answers.
 
-The answer says what is wrong with a request, in kube-scheduler's terms: a pod that breaks a rule fits nowhere, and the
-answer says why. Only what is not the pod's fault (not synced, another replica leads) is an error of the call.
+A pod that breaks a rule fits no node, and the answer says why. A call fails only for reasons that are not the pod's
+(not synced, another replica leads).
 """
 
 import asyncio
@@ -36,20 +36,17 @@ from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
-# Bind needs the pods that filter has seen: it keeps at most so many, and so many bytes of JSON, and reads the others.
+# Filter remembers at most so many pods, and bytes of their JSON, for bind, which reads the others.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
 class BadRequest(Exception):
-    """The call cannot be answered as it is; the text says what is wrong and what to change."""
+    """The call is malformed; the text says what is wrong and what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """Something to tell the people who look at a pod: an Event's type, reason and message.
-
-    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
-    """
+    """An event of a pod. With ``latest``, an existing event of the same reason gets this message."""
 
     pod: Pod
     warning: bool
@@ -81,7 +78,7 @@ class ExtenderHandlers:
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return which of the named nodes the pod fits, and why not the others."""
+        """Return which of the named nodes the pod fits, and why it does not fit the others."""
         pod, names = args.pod, _names(args)
         self._remember(pod)
         verdict = filter_pod(self._engine, pod, names, self._unix_ns())
@@ -136,9 +133,9 @@ class ExtenderHandlers:
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """Return for each candidate node the pods that have to leave so that the pod fits its GPUs.
+        """Return, for each candidate node, the victims that make room for the pod on its GPUs.
 
-        There may be many nodes: other calls get their turn after each.
+        Yields to other calls after each node.
         """
         proposed: dict[str, MetaVictims] = dict(args.node_name_to_meta_victims or {})
         for node, chosen in (args.node_name_to_victims or {}).items():

@@ -1,6 +1,6 @@
-"""Turns what the API server's watches deliver into events of the ledger.
+"""Turns watch events of the API server into events of the ledger.
 
-Where GPUs become free, pods that were refused a moment before are tried again.
+If GPUs become free, pods that were refused a moment before are requeued.
 """
 
 import asyncio
@@ -33,33 +33,33 @@ from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 
-# By how much two watches of one API server may differ; slow watchers are dropped long before.
+# How far two watches of one API server may be apart; slower watchers are dropped.
 WATCH_LAG_SECONDS = 30.0
 PAUSE_SECONDS = 0.5
 
 Item = TypeVar("Item")
 
 
-_PIECE = 50  # objects: some milliseconds, of nodes the most
+_PIECE = 50  # objects: some milliseconds of work
 
 
 class PodObserver(Protocol):
-    """Takes in pods after the ledger."""
+    """Gets pods after the ledger."""
 
     def pod_applied(self, pod: Pod) -> None:
-        """Note a pod that was created or changed."""
+        """Apply a pod that was created or changed."""
 
     def pod_deleted(self, uid: str) -> None:
         """Forget a pod."""
 
     def uids(self) -> KeysView[str]:
-        """Return the UIDs of the pods that it keeps."""
+        """Return the UIDs of the known pods."""
 
 
 class Informer:
-    """Applies to ``ledger``, and then to ``observers``, what reflectors deliver.
+    """Applies the events of reflectors to ``ledger``, and then to ``observers``.
 
-    ``freed`` is told of nodes that may have more free now.
+    ``freed`` is called with nodes that may have more free GPUs now.
     """
 
     def __init__(self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[PodObserver] = ()) -> None:
@@ -76,7 +76,7 @@ class Informer:
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
-            self._freed(after.node)  # its gang may have been refused for want of this place
+            self._freed(after.node)  # its gang may have been refused because this reservation was missing
         elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
             name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))
             self._freed(name)
@@ -95,7 +95,7 @@ class Informer:
                 for _ in self._list_of_pods(event):
                     pass
             case UnreadableObject():
-                pass  # logged by the reflector; the last word on the pod stands
+                pass  # logged by the reflector; the known state of the pod stays
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         for _ in self._list_of_pods(event):
@@ -106,10 +106,10 @@ class Informer:
             await asyncio.sleep(0)
 
     def _list_of_pods(self, event: Replaced[Pod]) -> Iterator[None]:
-        """Take a list of pods in steps.
+        """Apply a list of pods in steps, deleted pods first.
 
-        What is gone goes first. What is there and not taken in yet is as if the watch were that much behind; a replica
-        that has to have seen it all waits for the end of this.
+        Between the steps, pods of the list that are not applied yet look as if the watch were behind. A replica that
+        has to know the whole list waits for the end.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
@@ -131,7 +131,7 @@ class Informer:
                     observer.pod_applied(pod)
         self._free_any(position)
         yield
-        # What a list brought stays for long: a full collection need not walk it again and again.
+        # Listed objects live long: garbage collections need not visit them.
         gc.freeze()
 
     def _list_of_nodes(self, event: Replaced[Node]) -> Iterator[None]:
@@ -159,10 +159,10 @@ class Informer:
                 for _ in self._list_of_nodes(event):
                     pass
             case UnreadableObject():
-                pass  # logged by the reflector; the last word on the node stands
+                pass  # logged by the reflector; the known state of the node stays
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
-        """Take in claims; kube-scheduler itself tries pods again when one is gone."""
+        """Apply claims; kube-scheduler itself requeues pods when one is deleted."""
         match event:
             case Applied(claim):
                 self._ledger.apply(ClaimApplied(claim))
@@ -171,7 +171,7 @@ class Informer:
             case Replaced(claims, unreadable):
                 self._ledger.apply(ClaimsReplaced(claims, frozenset(each.uid for each in unreadable)))
             case UnreadableObject():
-                pass  # logged by the reflector; the last word on the claim stands
+                pass  # logged by the reflector; the known state of the claim stays
 
 
 def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:
@@ -179,12 +179,12 @@ def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 class PodRequeuer:
-    """Touches nodes when GPUs become free, one every ``pause`` seconds, so that refused pods are tried again.
+    """Touches nodes when GPUs become free, one every ``pause`` seconds, so that refused pods are requeued.
 
-    kube-scheduler tries a refused pod again when something in the cluster changes. Its watch may be a moment ahead of
-    ours: it sees a pod go, asks again at once, and we still see the pod there. It would not ask a third time for
-    minutes. So whenever GPUs become free soon after a refusal, the node's annotation is touched: an event that
-    kube-scheduler hears after we have seen the GPUs free.
+    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a moment ahead of the
+    extender's: it sees a pod end and retries at once, while the extender still sees the pod. It would not retry again
+    for minutes. So if GPUs become free soon after a refusal, an annotation of the node is written, which makes
+    kube-scheduler retry after the extender has seen the free GPUs.
     """
 
     def __init__(self, connection: Connection, monotonic: Callable[[], float], *, pause: float = PAUSE_SECONDS) -> None:
@@ -200,13 +200,13 @@ class PodRequeuer:
         self._last_refusal = self._monotonic()
 
     def freed(self, node: str) -> None:
-        """Note that GPUs of ``node`` became free, or that it got others."""
+        """Record that GPUs of ``node`` became free or changed."""
         if self._monotonic() - self._last_refusal < WATCH_LAG_SECONDS:
             self._node = node
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever that is wanted, for ever. One is enough: the event wakes all pods that were refused."""
+        """Touch a node whenever it is due. One is enough: the event requeues all refused pods. Never returns."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -1,6 +1,6 @@
-"""Defines the extender's own metrics: pending pods, and what is free in the cluster.
+"""Defines the extender's own metrics: requests, pending pods, and free GPU memory.
 
-Their series are of a fixed number, whatever the size of the cluster.
+The number of series does not depend on the size of the cluster.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class ExtenderMetrics:
         )
 
     def waited(self, pod: Pod, now: datetime) -> None:
-        """Take note that a pod has been bound ``now``; its creation is a time of the API server's clock."""
+        """Record that a pod was bound at ``now``. Its creation is by the API server's clock."""
         try:
             created = datetime.fromisoformat(pod.metadata.creation_timestamp or "")
             self._wait.observe(max(0.0, (now - created).total_seconds()))
@@ -63,7 +63,7 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Keeps the sum of one ledger; ``latest`` is from the last time."""
+    """Sums up the free memory of a ledger from time to time; ``latest`` is the latest result."""
 
     def __init__(self, ledger: Ledger, *, every: float = EVERY_S) -> None:
         self._ledger = ledger
@@ -130,9 +130,9 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID. ``unit_mib`` and ``trust_group`` are those of the configuration.
+    """The pending GPU pods by UID, each with its reason and since when (Unix time in seconds).
 
-    ``unix_time`` tells the time, in seconds: each pod is remembered with since when it has waited for its reason.
+    ``unit_mib`` and ``trust_group`` are those of the configuration.
     """
 
     def __init__(self, unit_mib: int, trust_group: Callable[[Pod], str], unix_time: Callable[[], float]) -> None:

@@ -1,8 +1,8 @@
-"""Learns prices anew while pods arrive, in a process of its own: no decision waits for it.
+"""Recomputes prices while pods arrive, in a separate process, so that no decision waits for it.
 
-Each time a cutting-stock problem is solved (``placement.packing.prices``) and all nodes are weighed by its prices
-(``placement.packing_scores``), which takes longer than a decision may. The process gets a copy of the ledger's
-arrays, and is started when there are nodes. While it fails the prices from before hold; before the first ones, pods are
+A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its prices
+(``placement.packing_scores``), which takes longer than a decision may. The process gets a copy of the ledger's arrays,
+and is started once there are nodes. If it fails, the previous prices stay in force; before the first ones, pods are
 placed by the plain rule.
 """
 
@@ -21,7 +21,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-STALE_AFTER_S = 60.0  # what was scarce then may not be any more
+STALE_AFTER_S = 60.0  # scarcity may have changed by then
 
 
 def priced(demand: Demand, arrays: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
@@ -38,7 +38,7 @@ class PriceLearning:
         self._pool: ProcessPoolExecutor | None = None
 
     async def run(self) -> None:
-        """Learn whenever enough pods came, until cancelled; return at once where nothing is to be learnt."""
+        """Recompute prices whenever enough pods have come; return at once if the placement uses no prices."""
         demand = self._engine.demand
         if demand is None:
             return

@@ -49,8 +49,8 @@ FOLLOW_TLS_EVERY_S = 10.0
 class ExtenderSettings:
     """How this process runs.
 
-    ``lease_seconds`` 0 means that there is no other replica. ``config`` is followed while it changes. ``health_port``
-    serves health and metrics beyond loopback, 0 for not.
+    ``lease_seconds`` 0 means that there is no other replica. Changes of the file ``config`` are followed.
+    ``health_port`` serves health and metrics on all addresses, 0 for none.
     """
 
     host: str = "127.0.0.1"
@@ -179,7 +179,7 @@ class Extender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
+        """Watch the cluster, renew the Lease and resolve Bindings while the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
         work += [each.run() for each in self._claims.values()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
@@ -204,7 +204,7 @@ class Extender:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ExtenderSettings) -> None:
-    """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first.
+    """Run the extender until SIGTERM or SIGINT; Bindings in progress are finished first.
 
     Raises:
         PortError: a port cannot be opened.
@@ -237,7 +237,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
 
 
 def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Server:
-    """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
+    """Return the server of probes and metrics only, on all addresses of the pod."""
 
     async def read(request: web.BaseRequest) -> web.StreamResponse:
         if request.method in ("GET", "HEAD"):

@@ -61,7 +61,7 @@ class WebhookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _ReviewPath:
-    """What answers one path; ``unsafe_access`` is whether pods of the namespace may reach GPUs past the ledger."""
+    """Answers one path; ``unsafe_access`` is whether pods of the namespace may use GPUs past the ledger."""
 
     name: str
     judge: Judge
@@ -84,7 +84,7 @@ class _ReviewPath:
             verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
             verdict = Verdict(refusals=(unreadable(error),))
-        except Exception:  # the boundary: the API server learns that the review failed, and the log why
+        except Exception:  # the API server learns that the review failed, and the log why
             log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
             self._count("error")
             return web.Response(status=500, text="internal error; see the webhook's log")
@@ -98,7 +98,7 @@ class _ReviewPath:
 
 
 def review_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> Handler:
-    """Return the handler of reviews. ``policy`` gives what is in force, with or without unsafe access."""
+    """Return the handler of reviews; ``policy`` returns the policy in force, with or without unsafe access."""
     return routed(
         {
             f"/{name}{suffix}": ("POST", _ReviewPath(name, judge, bool(suffix), policy, metrics, intake).review)
@@ -109,10 +109,10 @@ def review_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetric
 
 
 def _request(body: bytes) -> AdmissionRequest:
-    """Return what is asked.
+    """Decode the request.
 
     Raises:
-        ValueError: it is not a question of the version that is answered here.
+        ValueError: it is no AdmissionReview of the supported version.
     """
     review = decode(body, _REVIEW)
     if review.api_version != API_VERSION or review.kind != KIND:

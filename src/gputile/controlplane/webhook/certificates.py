@@ -1,9 +1,9 @@
 """Keeps the webhook's certificate, its Secret and the webhook configurations in step on every replica.
 
-Each replica reads the Secret again and again and serves what is in it, so whoever keeps it, cert-manager for example,
-renews the certificate without a restart. If it is missing or cannot be used, a replica stores a certificate of its own.
-Replicas agree by the Secret's resourceVersion: the loser of a race reads what the winner has stored. The API server is
-told to trust ``ca.crt`` before the certificate serves.
+Each replica polls the Secret and serves its certificate, so cert-manager, for example, renews the certificate without a
+restart. If the certificate is missing or unusable, a replica stores a self-made one. Replicas agree by the Secret's
+resourceVersion: the loser of a race reads what the winner has stored. The webhook configurations get ``ca.crt`` before
+the certificate is served.
 """
 
 import asyncio
@@ -86,9 +86,9 @@ class ServingCertificate:
 
 
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
-    """Return a new certificate for ``names`` by an authority of its own, whose key is not kept.
+    """Return a new certificate for ``names`` by a new authority, whose key is not stored.
 
-    ``trusted`` are the authorities of the certificate before it, which other replicas may still serve.
+    ``trusted`` are the authorities of the previous certificate, which other replicas may still serve.
     """
     serial = x509.random_serial_number()
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook-ca {serial:040x}"[:64])])
@@ -201,9 +201,9 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why no review should be sent here, None where the API server trusts what is served.
+        """Return why no review should be sent here, None if the API server trusts the served certificate.
 
-        A certificate that cannot be renewed any more stays good until it expires.
+        A certificate that can no longer be renewed stays usable until it expires.
         """
         if self.current is None:
             return self.problem or "the API server does not trust its certificate yet"
@@ -212,10 +212,10 @@ class CertificateKeeper:
         return None if self._now() < self.current.expires else self.problem or "its certificate has expired"
 
     async def once(self) -> None:
-        """Read the Secret, fill it if need be, tell the API server whom to trust, and serve.
+        """Read the Secret, fill it if necessary, update the webhook configurations, and serve.
 
         Raises:
-            KubeError: the API server could not be asked or told. Earlier steps are not undone.
+            KubeError: a request to the API server failed. Earlier steps are not undone.
         """
         agreed = await self._agree()
         for kind in _KINDS:
@@ -231,7 +231,7 @@ class CertificateKeeper:
             version, stored = await self._read()
             if stored is not None:
                 return stored
-            # A Secret that was deleted is written again as it was: the other replicas still serve from it.
+            # A deleted Secret is restored with the same certificate, which the other replicas still serve.
             made = self.current
             if made is None or not made.serves(self._names, self._now()):
                 trusted = made.authorities if made is not None and made.expires > self._now() else b""
@@ -245,7 +245,7 @@ class CertificateKeeper:
         raise BadAnswer(f"the Secret {self._secret} changes faster than it can be written")
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version, "" if there is none, and its certificate if that can be used."""
+        """Return the Secret's version, "" if there is none, and its certificate if it is usable."""
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
             secret = decode_json(body, _SECRET)

@@ -1,7 +1,4 @@
-"""Puts the webhook together and runs it.
-
-It has a configuration, certificates, two HTTP servers, and an orderly end.
-"""
+"""Puts the webhook together and runs it: configuration, certificates, two HTTP servers, a clean end."""
 
 import asyncio
 import gc
@@ -73,9 +70,9 @@ class Webhook:
         self._describe()
 
     async def app(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a review; while this replica drains, let the client go after it.
+        """Answer a review; while this replica drains, close the connection after it.
 
-        A client that keeps its connection may send a request just when the server closes it, and has no answer then.
+        Otherwise the client may send a request just when the server closes the connection, and get no response.
         """
         answer = await self._review(request)
         if self.draining:
@@ -98,7 +95,7 @@ class Webhook:
         )
 
     def not_ready(self) -> str | None:
-        """Return why no review should be sent here, None where one may."""
+        """Return why this replica is not ready for reviews, None if it is."""
         return "it is shutting down" if self.draining else self.certificates.unusable()
 
     def _describe(self) -> None:

@@ -22,22 +22,21 @@ from gputile.core.devices.gang_membership import (
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
 
-# A reservation that ends within this part of its time is renewed, before others can take its GPUs.
+# Reservations are renewed in the last quarter of their time, before other pods can take the GPUs.
 _RENEW_PART = 4
 _SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A gang, at a moment.
+    """A gang at one moment.
 
-    ``size`` is how many pods start together, 0 where no label, PodGroup or plan that has begun tells. ``running``
-    counts pods that have started (see ``gang_rules.started``), and ``begun`` tells that some of these ask for
-    GPUs: the others start alone. ``reserved`` are unbound pods with a reservation that they may
-    use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
-    moved: the end of their reservation is to be put off, or set right.
+    ``size`` is how many pods start together, 0 if no label, PodGroup or started plan says so. ``running`` counts the
+    pods that have started (see ``gang_rules.started``); ``begun`` is true if some of them use GPUs: the others start
+    alone. ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound pods.
+    ``ending`` are reserved pods of a started plan whose reservations have to be extended or corrected.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``kept_since_ns`` is since when
-    GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` tells that one of them was to start.
+    GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` is true if one of these may begin.
     """
 
     name: GangName
@@ -55,12 +54,12 @@ class Gang:
 
     @property
     def needed(self) -> int:
-        """How many of the unreserved pods must get a reservation at once, if any is to get one."""
+        """How many of the unreserved pods must get reservations together."""
         return needed_members(self.size, self.running + len(self.reserved))
 
     @property
     def below_min_member(self) -> bool:
-        """Whether fewer pods than start together run or have a reservation; pods beyond that may wait for ever."""
+        """Whether fewer pods than have to start together run or have a reservation."""
         return self.running + len(self.reserved) < self.size
 
     @property
@@ -70,7 +69,7 @@ class Gang:
 
     @property
     def started(self) -> bool:
-        """Whether some of the pods that start together have started, and others, lost since, have not."""
+        """Whether the gang has started, but has lost pods since."""
         return self.below_min_member and (self.begun or bool(self.reserved))
 
     @property
@@ -86,7 +85,7 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The place in the queue: started gangs first, then by priority and age; last are pods beyond the need."""
+        """The sort key: started gangs first, then priority and age; gangs that only want more pods come last."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
@@ -107,7 +106,7 @@ def gang_of_one(pod: Pod) -> Gang:
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:
-    """Return the gangs with unbound pods that ask for GPUs, or are behind the gate, in the order of the queue."""
+    """Return the gangs with unbound pods that ask for GPUs or are gated, in the order of the queue."""
     found = (_gang(state, name, state.members.pods(name)) for name in state.members.waiting())
     return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.queue_order)
 
@@ -115,14 +114,14 @@ def waiting_gangs(state: ClusterState) -> list[Gang]:
 def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> Gang | None:
     waiting = [pod for pod in pods if waits(pod)]
     if not any(gated(pod) or is_decided(pod) for pod in waiting):
-        return None  # kube-scheduler, or a plugin of its own, sees to pods that ask for no GPU
+        return None  # pods without GPUs are left to kube-scheduler and its plugins
     running = started(pods)
     plans = _started_plans(cluster_state, waiting, running)
     size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size([*running, *waiting], plans)
     alone = Counter(_plan_of(pod) for pod in running)
     reserved = _reserved(cluster_state, waiting, plans, alone) if size else set()
     begun = any(map(is_decided, running))
-    # It has become larger since it was planned, or has lost all that ran.
+    # The gang has grown since it was planned, or has lost all its running pods.
     if not begun and len(running) + len(reserved) < size:
         reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
     ending = (pod for pod in waiting if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None)
@@ -145,16 +144,16 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs are reserved in vain; what was before the last rest (``GangPatience``) counts no more."""
+    """Return since when GPUs are reserved without effect, since the last pause (``GangPatience``)."""
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
     longest_ns = (settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)) * _SECOND
     return min((each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0)
 
 
 def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
-    """Return the plans of a gang that have begun, also where the pod that began one has other labels now.
+    """Return the plans of a gang that have begun, even if the labels of the plan's first pod have changed since.
 
-    The extender begins a plan with a pod that it binds. Others, which ask for no GPU, start without it.
+    A plan begins when the extender binds a pod of it. Pods without GPUs start without the extender.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -173,9 +172,9 @@ def _plan_of(pod: Pod) -> str:
 
 
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
-    """Return by how many pods a gang was started whose PodGroup is gone, or is not known; 0 where it was not started.
+    """Return the size that a gang started with if its PodGroup is gone or not known yet, 0 if it has not started.
 
-    What has begun goes on: a gang that has started in part could otherwise never become whole.
+    Otherwise a gang that has started in part could never become whole.
     """
     reservations = (reservation_of(pod) for pod in pods)
     return max((each.pods for each in reservations if each is not None and each.plan in plans), default=0)
@@ -186,9 +185,9 @@ def _reserved(
 ) -> set[str]:
     """Return the UIDs of the pods that may use their reservation; ``running`` counts pods by their plan.
 
-    That is the rule of the extender (``reserved_place``): all reservations of a plan, or those of a started one. The
-    latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
-    They also stay while their node takes no pods for a moment: others would get the GPUs otherwise.
+    The extender applies the same rule (``reserved_place``): all reservations of a plan, or those of a started one. The
+    latter stay while they are valid, since a started plan cannot be made again if one of them is lost. They also stay
+    while their node accepts no pods for a moment: other pods would get the GPUs otherwise.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -221,7 +220,7 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a pod's reservation is still its own, and ends neither soon nor far too late."""
+    """Return whether a pod's reservation is in force, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _there(cluster_state, pod, reservation)
 
@@ -230,7 +229,7 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
     whole = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND
     margin = whole // _RENEW_PART
     reservation = cluster_state.reservation(pod)
-    # One that ends later than any should was written while a clock was wrong.
+    # A reservation that expires later than possible was written by a clock that was wrong.
     return (
         reservation
         if reservation is not None and margin < reservation.expires_ns - cluster_state.now_ns <= whole + margin
@@ -239,7 +238,7 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
 
 
 def _still_fits(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether kube-scheduler's own checks let the pod go where its reservation is."""
+    """Return whether the reserved node passes kube-scheduler's own checks for the pod."""
     predicates = cluster_state.placement.predicates
     counted = predicates.remove(pod.metadata.uid)
     try:
@@ -259,7 +258,7 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
 
 
 def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether a plan has begun, and a place of it lacks nothing but that its node takes pods again."""
+    """Return whether the plan has begun, and only the node's readiness is missing for the reservation."""
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
         return False

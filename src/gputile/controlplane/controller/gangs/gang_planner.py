@@ -1,11 +1,10 @@
-"""Plans one round: what to write so that the first gangs of the queue start. No I/O, no clock.
+"""Plans a round: which reservations let the first gangs of the queue start. No I/O, no clock.
 
-The gangs are taken in the order of the queue: by priority, then by age. A gang that fits whole gets its reservations;
-the gangs after it see them. A gang that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that
-what becomes free is kept for it, and gangs behind it start only on nodes that it could not use, until it fits or until
-that has lasted for too long (``GangPatience``). Only one gang at a time has GPUs kept that it cannot use yet, so no
-two gangs wait for each other's. A gang for which pods of lower priority would leave enough has them evicted, and has
-reservations until they have left (``preemption``).
+Gangs are planned by priority, then by age. A gang that fits whole gets its reservations, and later gangs see them. A
+gang that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that, GPUs that become free are
+reserved for it, and later gangs start only on nodes that it could not use, until it fits or until this has lasted too
+long (``GangPatience``). Only one gang at a time has GPUs reserved that it cannot use yet, so no two gangs wait for each
+other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
 """
 
 from collections.abc import Callable, Collection
@@ -30,18 +29,18 @@ _SECOND = 10**9
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """Since when GPUs are kept for a gang in vain, and when that ended last for having lasted too long."""
+    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
 
     since_ns: int | None = None
     ended_ns: int = 0
 
 
 class GangPatience:
-    """Limits how long a gang is passed, and how long GPUs are kept for it in vain.
+    """Limits how long a gang is passed, and how long GPUs are reserved for it in vain.
 
-    GPUs are kept in vain for a gang that cannot start: because there are too few, or because kube-scheduler has not
-    begun its plan in time. After ``gangs.keepSeconds`` of that it rests for as long again, and waits anew. Reservations
-    tell since when GPUs are kept, so a new leader goes on with that time. Times are Unix time in nanoseconds.
+    That is the case if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
+    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
+    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:
@@ -53,7 +52,7 @@ class GangPatience:
         self._now_ns = 0
 
     def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
-        """Begin a round: forget gangs that are gone, and end what has lasted for too long."""
+        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
         self._now_ns = now_ns
         for name in self._accounts.keys() - gangs:
             del self._accounts[name]
@@ -65,16 +64,16 @@ class GangPatience:
         self._noted = set()
 
     def rests(self, gang: GangName) -> bool:
-        """Return whether no GPUs are kept for a gang now; a clock that was set back ends its rest."""
+        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
         account = self._accounts.get(gang)
         return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether a gang that was complete at ``complete_at``, in seconds, has let others pass long enough."""
+        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
         return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Note, in each round, that GPUs are kept for a gang that does not start; ``since_ns`` is 0 if unknown."""
+        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])
@@ -83,7 +82,7 @@ class GangPatience:
 
 _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
 _NODES_NAMED = 10
-_SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
+_SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
 _INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
 _PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
 _TOO_LARGE = EventReason.GANG_TOO_LARGE
@@ -91,22 +90,19 @@ _TOO_LARGE = EventReason.GANG_TOO_LARGE
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """How often in a row a reservation of a gang was refused, why, and until when none is written (Unix time in ns)."""
+    """How often in a row the API server refused a gang's reservation, why, and the end of the back-off (Unix ns)."""
 
     times: int
     why: str
     again_ns: int
 
     def pauses(self, now_ns: int) -> bool:
-        """Return whether none is written yet; a pause that lasts too long was begun while a clock was ahead."""
+        """Return whether the gang backs off; a back-off that is too long was begun by a clock that was ahead."""
         return 0 < self.again_ns - now_ns <= _LONGEST_PAUSE
 
 
 class GangPlanner:
-    """Decides round by round; ``new_plan_name`` returns a name that no plan has had.
-
-    What it remembers is of gangs that have unbound pods, and goes with them.
-    """
+    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs with unbound pods."""
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
@@ -122,7 +118,7 @@ class GangPlanner:
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
-        """Return what to write now; ``state`` is a snapshot, which already has it in the end."""
+        """Return what to write; it is applied to ``state``, a snapshot, as well."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
@@ -166,11 +162,11 @@ class GangPlanner:
         return result
 
     def abandon(self) -> None:
-        """Note that nothing of a round is written, so that all is told again."""
+        """Record that a round is not written, so that the next one records its events again."""
         self.reports.forget()
 
     def refused(self, pod: Pod, why: str) -> None:
-        """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""
+        """Record that the API server refused the reservation of ``pod``: its gang backs off."""
         gang = gang_of(pod)
         before = self._refused.get(gang) if gang is not None else None
         if gang is None or (before is not None and before.pauses(self._now_ns)):
@@ -235,7 +231,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Tell why a gang that does not fit waits; reserve what fits if it has waited too long to be passed again."""
+        """Report why a gang that does not fit waits; reserve what fits if it has waited too long to be passed."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = f"{gang.together} wait behind gang {turn.head.name}, which has waited too long to be passed again"
             self.reports.report(gang, _BEHIND, text, turn.result)
@@ -271,9 +267,9 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether room is to be reserved for the gang: it needs it, has waited, and may fit some day."""
+        """Return whether GPUs must be reserved for the gang: it is complete, has waited, and fits the empty cluster."""
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
-        # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
+        # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use yet.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
         may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
         waited = self.patience.has_waited(gang.name, gang.complete_at)

@@ -21,9 +21,9 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A pod whose reservation is to be written, and the reservation; None removes it.
+    """A write of a pod's reservation; None removes it.
 
-    ``nominated`` is written as its nominated node, "" for none; None leaves that as it is.
+    ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
     """
 
     pod: Pod
@@ -33,7 +33,7 @@ class ReservationPatch:
 
 @dataclass(frozen=True, slots=True)
 class GangEvent:
-    """Something to tell the people who look at a gang's pods."""
+    """An event to record for each of ``pods``."""
 
     pods: tuple[Pod, ...]
     reason: EventReason
@@ -43,13 +43,13 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
+    """The result of a round. ``reservations`` are written first; ``gates`` are removed from pods reserved earlier.
 
-    ``evictions`` are of pods that leave places which were written in an earlier round, each list for one gang, or what
-    stays of one.
+    ``evictions`` are for reservations that were written in an earlier round: a list for each preemptor, and for each
+    gang that has left in part.
 
-    ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
-    ``contradictions`` tell of gangs that were left out because what is known of their pods contradicts itself.
+    ``unfinished`` is true if there was no time for some gangs; the next round continues with them. ``contradictions``
+    name gangs that were skipped because the known states of their pods contradict each other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -64,10 +64,10 @@ class GangRound:
 
 @dataclass(slots=True)
 class GangTurns:
-    """A round in progress; it adds to ``result`` what is to be written to pods, and ``state`` counts it from then on.
+    """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
 
-    ``new_plan_name`` returns a name that no plan has had. ``head`` is the gang that has waited too long to be passed,
-    and ``closed`` are the nodes kept for it.
+    ``new_plan_name`` returns a unique name. ``head`` is the gang that has waited too long to be passed, and ``closed``
+    are the nodes reserved for it.
     """
 
     state: ClusterState
@@ -78,10 +78,9 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Reserve the places of ``plan`` for its pods, ``pod_count`` of which start together.
+        """Write the reservations of ``plan``, of whose pods ``pod_count`` start together.
 
-        Pods of the gang without a place in it lose their reservations. Unless the plan ``starts``, the extender binds
-        none of its pods.
+        Other pods of the gang lose their reservations. Unless the plan ``starts``, the extender binds none of its pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
@@ -116,17 +115,14 @@ class GangTurns:
         )
 
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
-        """Reserve what fits for a gang that has waited too long, where that is more than it has or some of it ends."""
+        """Reserve what fits for a gang that has waited too long, if that is more than before or some of it expires."""
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the reservations of the pods that wait.
-
-        Those that have ended go as well, since the extender's clock may differ.
-        """
+        """Remove the reservations of the waiting pods, also expired ones, since the extender's clock may differ."""
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -147,7 +143,7 @@ class GangTurns:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the pod that is bound first: the extender binds those with GPUs, in the order of their line."""
+    """Return the UID of the plan's first pod: of those with GPUs, the first in kube-scheduler's order."""
     with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
     return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""
 
@@ -159,11 +155,11 @@ _LACKS_GPUS: Final = (
     EventReason.GANG_PREEMPTING,
 )
 STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_GPUS)
-"""The reasons of the events that tell in which state a gang is."""
+"""The reasons of the events that report the state of a gang."""
 
 
 class GangReports:
-    """The events that tell the states of gangs. An event is left out where the one before it said the same."""
+    """Reports the states of gangs by events. An event that repeats the previous one is left out."""
 
     def __init__(self) -> None:
         self._now_ns = 0
@@ -177,15 +173,15 @@ class GangReports:
                 del remembered[name]
 
     def states(self) -> Counter[EventReason]:
-        """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
+        """Return the number of gangs with unbound pods by the reason of their latest event."""
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
+        """Return since when the gang that has waited longest has lacked GPUs, Unix time in seconds; 0 for none."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:
-        """Tell all events again."""
+        """Record all events again."""
         self._reported.clear()
 
     def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:

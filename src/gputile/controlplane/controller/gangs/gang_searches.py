@@ -1,7 +1,7 @@
-"""Searches places for gangs on a snapshot, and remembers the searches that failed.
+"""Searches GPUs for gangs on a snapshot, and remembers failed searches.
 
-A search that failed would fail again while nothing changed. So what it found stands until GPUs became free, or the
-pods are others. A round makes so many searches at most; the gangs that are left come first in the next one.
+A failed search is not repeated until GPUs become free or the gang's pods change. The number of searches per round is
+limited; the next round begins with the gangs that are left.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,9 +21,9 @@ NOWHERE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
-    """A search that found too few places, and what it depended on: pods and nodes, and what was free.
+    """A search that found too few GPUs, and the pods and nodes that it depended on.
 
-    ``room`` is what was found on all nodes, ``turn`` the pass over all gangs that the search was part of.
+    ``room`` is what was found on all nodes. ``turn`` is the number of the pass over all gangs.
     """
 
     pods: frozenset[str]
@@ -36,13 +36,13 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether nobody can have taken room that the gang was not given; after a while others may have."""
+        """Return whether the result still holds; room that was reserved for another gang may be taken after a while."""
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """What a search found for the pods in a cluster without others, when that had ``grown`` so often."""
+    """The result of a search in the empty cluster, at its change number ``grown``."""
 
     pods: frozenset[str]
     needed: int
@@ -51,7 +51,7 @@ class _Alone:
 
 
 class GangSearches:
-    """What it remembers is of gangs that have unbound pods."""
+    """Its memory is bounded by the gangs with unbound pods."""
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
@@ -68,9 +68,9 @@ class GangSearches:
         self._turn += 1
 
     def find(self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None) -> GangPlan | None:
-        """Return the places that a gang may have now, none on a ``closed`` node; None where a later round searches.
+        """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a later round.
 
-        ``kept`` is how many places are kept for the gang although it does not fit, None where none are to be.
+        ``kept`` is how many pods have reservations although the gang does not fit, None if none may have.
 
         Raises:
             RequestError: a pod asks for GPUs in a way that can never be served.
@@ -103,19 +103,19 @@ class GangSearches:
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the places that the gang would have in the empty cluster where these are too few, else None."""
+        """Return the plan in the empty cluster if the gang does not fit even there, else None."""
         alone = self._alone.get(gang.name)
         return alone.plan if alone is not None and not alone.plan.fits else None
 
     def nodes_alone(self, gang: Gang) -> set[str]:
-        """Return the nodes of the places that the gang would get in the empty cluster."""
+        """Return the nodes that the gang would use in the empty cluster."""
         alone = self._alone.get(gang.name)
         return {place.node for place in alone.plan.places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods for which the last searches found no room, of each gang as many as have to start together.
+        """Return the pods without room in the latest searches, of each gang only as many as have to start together.
 
-        Gangs that are ``served`` otherwise are left out.
+        Gangs for which ``served`` returns something are left out.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():
@@ -132,7 +132,7 @@ class GangSearches:
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that at least one of a gang's unreserved pods could use alone, if they were empty."""
+    """Return the nodes that at least one of a gang's unreserved pods could use if they were empty."""
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]

@@ -1,13 +1,11 @@
-"""Writes what a round of gang planning decides.
+"""Writes the result of a round: reservations first, then the gates of reserved pods, and evictions.
 
-The reservations come first, then the gates of reserved pods, with one write for each pod.
+A crash in between does no harm. While reservations of a plan are missing, the extender binds none of its pods; the next
+leader finds the other reservations in the API server and completes the plan, or makes a new one.
 
-A crash in between does no harm. While reservations of a plan are missing the extender binds none of its pods; whoever
-plans next finds the others in the API server and completes the plan, or makes a new one.
-
-A plan that the extender may start is not changed meanwhile: of a gang's writes, the first pods of the plans that
-they end come before all others, then the first pod of the new plan; each is executed only on the version of the pod
-that is known here, and where one is not executed, none of those behind it is sent.
+A plan that the extender may start must not be changed at the same time. So of a gang's writes, the first pods of the
+plans that end are written first, then the first pod of the new plan, then all others. Each write is conditional on the
+known version of its pod, and if one fails, the later ones are not sent.
 """
 
 import asyncio
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GangWriter:
-    """Writes while this replica is ``active``; calls ``changed`` where another round is to follow soon."""
+    """Writes while this replica is ``active``; calls ``changed`` if another round should follow soon."""
 
     def __init__(
         self,
@@ -53,11 +51,11 @@ class GangWriter:
 
     @property
     def waiting(self) -> int:
-        """How many gangs had pods without a reservation in the last round; 0 where another replica acts and counts."""
+        """The number of gangs that had pods without a reservation in the last round; 0 on a standby replica."""
         return self._waiting if self._active() else 0
 
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
-        """Write what a round decided; its gates go when ``before_gates`` is done."""
+        """Write the result of a round; gates are removed after ``before_gates``."""
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self._changed()
@@ -76,7 +74,7 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Count what is to be written to the pods of a gang; return whether all are as they were planned with."""
+        """Apply a gang's writes to the cluster state; return whether no pod has changed since it was planned."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
@@ -117,7 +115,7 @@ class GangWriter:
                 self._cluster_state.not_written(write.pod)
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:
-        """Write a reservation, and return whether it is certain that this was executed."""
+        """Write a reservation, and return whether it was certainly executed."""
         text = encode_reservation(write.reservation) if write.reservation is not None else None
         async with self._slots:
             if not self._active():
@@ -147,12 +145,12 @@ class GangWriter:
                 await self._read_back(pod, error)
 
     async def _read_back(self, pod: Pod, error: KubeError) -> None:
-        """Read a pod back whose write failed, or may have; where it cannot be read, what was known before holds."""
+        """Read a pod again whose write may have failed; if that fails as well, keep the known state."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
         self._changed()
         if isinstance(error, NotFound):
-            # The write was for this pod by name, so nothing has to be read: whoever has the name now is another pod.
+            # No pod had this name, so a pod that has it now is another one, and need not be read.
             self._cluster_state.pod_gone(pod)
             return
         try:
@@ -168,7 +166,7 @@ class GangWriter:
 
 
 def _stage(write: ReservationPatch) -> int:
-    """Return when a write of a gang is sent."""
+    """Return the position of a write among those of its gang."""
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0
