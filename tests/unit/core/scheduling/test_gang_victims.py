@@ -148,7 +148,7 @@ def test_the_victims_are_enough_for_all_of_the_gang_and_of_the_lowest_priority(
     assert len(found.evicted) <= allowed
     holding = cluster.held(found.evicted)
     for place in found.places.values():
-        holding.update({chosen.gpu.uuid: gib for chosen in place.gpus})
+        holding.update({gpu.uuid: gib for gpu in place.gpus})
     assert max(holding.values()) <= SIZE, "no GPU has more than it has"
 
     def highest(uids: Iterable[str]) -> int:
@@ -166,7 +166,7 @@ def _stays_beside(cluster: Cluster, found: GangVictims, gib: int) -> bool:
     for uid in found.evicted:
         holding = cluster.held(set(found.evicted) - {uid})
         for place in found.places.values():
-            holding.update({chosen.gpu.uuid: gib for chosen in place.gpus})
+            holding.update({gpu.uuid: gib for gpu in place.gpus})
         if max(holding.values()) <= SIZE:
             return True
     return False
