@@ -172,16 +172,6 @@ def _stays_beside(cluster: Cluster, found: GangVictims, gib: int) -> bool:
     return False
 
 
-def test_nobody_leaves_for_a_part_of_the_gang() -> None:
-    cluster = Cluster(node("a"))
-    cluster.add("low", "a", [0], 10)
-    cluster.add("same", "a", [1], 10, 10)
-    assert cluster.choose(*gang(2, 12)) is None
-    found = cluster.choose(*gang(2, 12), needed=1)
-    assert found is not None
-    assert (len(found.places), found.evicted) == (1, ("low",))
-
-
 def test_whole_cards_are_planned_over_nodes() -> None:
     cluster = Cluster(node("a"), node("b"))
     for name in "ab":
