@@ -20,7 +20,7 @@ from gputile.core.devices.allocation import decode_allocation
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runnable_here
 from tests.localcluster.controlplane import ControlPlane
-from tests.walk.documents import document_yaml
+from tests.localcluster.documents import document_yaml
 
 pytestmark = pytest.mark.requirement("U1", "U3", "M1", "M2", "M3", "M11", "M12", "U5", "U6", "V1")
 

@@ -461,7 +461,7 @@ class ModelAgent:
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
         self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.surroundings.machine(), configuration)
-        arbiter = ArbiterProcess(store, lambda: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)

@@ -36,7 +36,6 @@ extenders:
 # For pods with ResourceClaims, which admission brings here by an amount of 0: kube-scheduler allocates the GPUs itself, so
 # it goes on without the extender if that is away.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
-  filterVerb: filter-claims
   prioritizeVerb: prioritize-claims
   weight: 200
   nodeCacheCapable: true

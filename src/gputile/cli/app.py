@@ -80,6 +80,16 @@ PEOPLE: Mapping[str, Entry] = {
             "schema nodepool",
         ),
     ),
+    "convert": Entry(
+        "convert",
+        "convert",
+        "Write manifests for HAMi, KAI, Volcano or time-slicing anew for gputile.",
+        (
+            "convert -f hami.yaml > gputile.yaml",
+            "convert -f manifests/ --unit 128MiB",
+            "convert -f kai.yaml --gpu-memory 80GiB | kubectl apply -f -",
+        ),
+    ),
     "replay": Entry(
         "replay",
         "replay",

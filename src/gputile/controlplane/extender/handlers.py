@@ -28,8 +28,8 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.core.placement.fit import isolates
-from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
+from gputile.core.devices.request import RequestError
+from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
@@ -111,16 +111,15 @@ class ExtenderHandlers:
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
         return _priorities(names, ranks) if ranks is not None else []
 
-    def filter_claims(self, args: ExtenderArgs) -> FilterResult:
-        """Return which of the named nodes a pod with ResourceClaims may go to, and why not to the others."""
-        verdict = filter_pod_with_claims(self._engine, args.pod, _names(args))
-        if verdict.invalid is not None:
-            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
-        return FilterResult(node_names=verdict.nodes.feasible, failed_nodes=verdict.nodes.refused)
-
     def prioritize_claims(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Return 0 to 10 for each of the named nodes, for a pod with ResourceClaims."""
         names = _names(args)
-        return _priorities(names, rank_pod_with_claims(self._engine, args.pod, names))
+        try:
+            ranks = rank_pod_with_claims(self._engine, args.pod, names)
+        except RequestError as error:
+            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, str(error)))
+            ranks = [0] * len(names)
+        return _priorities(names, ranks)
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
         try:
@@ -132,7 +131,7 @@ class ExtenderHandlers:
         if gpus:
             log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
             info = self._engine.ledger.info_of(args.node)
-            limits = "" if info is None or isolates(info) else "; memory is not limited there"
+            limits = "" if info is None or info.isolates_memory else "; memory is not limited there"
             self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"))
         return ExtenderBindingResult()
 

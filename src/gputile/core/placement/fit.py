@@ -65,11 +65,6 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     return alike and node_info.by_claims == shape.by_claims
 
 
-def isolates(node_info: NodeInfo) -> bool:
-    """Return whether a pod has the memory of its GPUs for itself, alone or by a limit, as far as gputile knows."""
-    return not node_info.grouped and node_info.serving_mode is not ServingMode.OTHER_PLUGIN
-
-
 def is_of_model(gpu: GpuState, shape: Shape) -> bool:
     return not shape.models or model_label_value(gpu.gpu.model) in shape.models
 
@@ -90,7 +85,7 @@ def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bo
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
     if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
         return False
-    if shape.isolated and not isolates(node.info):
+    if shape.isolated and not node.info.isolates_memory:
         return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return not shape.models
@@ -112,7 +107,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
-    if shape.isolated and not isolates(node_info):
+    if shape.isolated and not node_info.isolates_memory:
         text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
         return Refusal(FitRule.MODE, text)
     if node.serving_mode is ServingMode.OTHER_PLUGIN:

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -223,8 +223,8 @@ class Agent:
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
     """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
 
-    def shares() -> TimeShares:
-        return time_shares(state, str(store.allocations))
+    def shares(on: Set[str] | None) -> TimeShares:
+        return time_shares(state, str(store.allocations), on)
 
     def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))

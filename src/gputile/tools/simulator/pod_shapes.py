@@ -17,6 +17,7 @@ from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX, WHOLE_GPU
 from gputile.api.wording import kind_of
 from gputile.tools.simulator.fields import Json, broken_fields, names_of_fields
+from gputile.tools.simulator.foreign_words import FOREIGN_RESOURCES
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 
@@ -27,7 +28,17 @@ _POD: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 # Fields whose product counts pods, of each line the first that is there.
 _COUNTS: Final = (
-    ("replicas", "minReplicas", "numNodes", "instances", "workers", "numReplicas", "replicaCount", "parallelism"),
+    (
+        "replicas",
+        "minReplicas",
+        "numNodes",
+        "instances",
+        "workers",
+        "numReplicas",
+        "replicaCount",
+        "parallelism",
+        "parallelTrialCount",
+    ),
     ("numOfHosts",),
 )
 _BESIDE_TEMPLATES: Final = (("count",),)  # as in Kueue's podSets; elsewhere it counts anything
@@ -48,14 +59,6 @@ _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # How kinds are called that describe pods for other objects, and kinds whose amounts are bounds.
 _DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
 _BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
-_OTHERS_AMOUNTS: Final = (
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-    "nvidia.com/gpu.shared",
-    "volcano.sh/vgpu-number",
-    "volcano.sh/vgpu-memory",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
-        pods.told.append("has no template of pods and asks for no GPU: it makes no pods here")
+        pods.told.append("has no template of pods and no amount of GPUs: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
@@ -318,7 +321,7 @@ def _is_amount(item: tuple[Any, Any]) -> bool:
     name, amount = item
     if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, str | int | float):
         return False
-    if name not in (*GPU_RESOURCES, *_OTHERS_AMOUNTS) and not name.startswith(MIG_PREFIX):
+    if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
         return False
     try:
         return parse_quantity(amount) > 0

@@ -26,7 +26,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
+from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.gang_plan import GangCandidate, plan_gang
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -252,12 +252,11 @@ class Simulation:
         try:
             if self.engine.request(pod) is not None:
                 return _refused(pod, BOTH_WAYS)
-            verdict = filter_pod_with_claims(self.engine, pod, open_to_pod)
-            why = {name: Refusal(FitRule.BROKEN, text) for name, text in verdict.nodes.refused.items()}
+            why: dict[str, Refusal[FitRule]] = {}
             ranks = dict(zip(open_to_pod, rank_pod_with_claims(self.engine, pod, open_to_pod), strict=True))
             scores = self._predicates.scores(pod, open_to_pod)
             for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
-                found = why.get(node) or allocate_claims(self.engine, pod, node)
+                found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
                     return self._allocated(pod, node, found)
                 why[node] = found

@@ -203,12 +203,11 @@ async def test_a_pod_with_claims_is_ranked_by_its_claims_and_by_nothing_else() -
     body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "good"}]
     question = {"Pod": body, "Nodes": None, "NodeNames": ["a", "c", "new"]}
-    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
     assert [each["Score"] for each in await served.ask("prioritize-claims", question)] == [0, 10, 0]
     assert await served.ask("prioritize-without-gpus", question) == []
     assert served.notices == []
     body["status"]["resourceClaimStatuses"][0]["resourceClaimName"] = "bad"
-    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
+    assert [each["Score"] for each in await served.ask("prioritize-claims", question)] == [0, 0, 0]
     assert served.notices[0].reason == "InvalidGPURequest"
     assert "memory is 0" in served.notices[0].message
 
@@ -220,7 +219,7 @@ async def test_a_replica_that_does_not_lead_answers_about_claims_once_it_has_lis
     served = Served(ready="another replica leads", not_listed=not_listed)
     question = {"Pod": wire(plain_pod("p", cpu="1")), "Nodes": None, "NodeNames": ["a"]}
     assert "another replica" in (await served.ask("filter", question))["Error"]
-    answer = await served.ask("filter-claims", question)
-    assert (answer["NodeNames"], answer["Error"]) == (
-        (None, "filter-claims: not listed") if not_listed else (["a"], "")
+    status, answer = await served.call("/prioritize-claims", json.dumps(question).encode())
+    assert (status, answer) == (
+        (503, b"prioritize-claims: not listed") if not_listed else (200, b'[{"Host":"a","Score":0}]')
     )

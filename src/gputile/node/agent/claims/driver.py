@@ -211,7 +211,7 @@ class ClaimsDriver:
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys())
-        hold_claims(self._state, found, time.time_ns())
+        hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
@@ -318,8 +318,8 @@ class ClaimsDriver:
         return ""
 
     def _hold(self, claim: PreparedClaim) -> None:
-        hold_claims(self._state, {**self._state.claims, claim.uid: claim}, time.time_ns())
+        hold_claims(self._state, {**self._state.claims, claim.uid: claim})
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
-        hold_claims(self._state, left, time.time_ns())
+        hold_claims(self._state, left)
