@@ -32,7 +32,7 @@ class Gang:
     """A gang, at a moment.
 
     ``size`` is how many pods start together, 0 where no label, PodGroup or plan that has begun tells. ``running``
-    counts pods that have started (see ``gang_rules.started``), and ``begun`` tells that some of these ask for
+    counts pods that have started (see ``gang_membership.started``), and ``begun`` tells that some of these ask for
     GPUs: the others start alone. ``reserved`` are unbound pods with a reservation that they may
     use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
     moved: the end of their reservation is to be put off, or set right.
