@@ -69,7 +69,7 @@ class Stage:
             assert isinstance(found, Decision)
             meta = msgspec.structs.replace(pod.metadata, annotations=found.annotations(pod))
             pod = msgspec.structs.replace(pod, metadata=meta)
-            shares = tuple((chosen.gpu.index, self.cluster.shapes[index].milli) for chosen in found.gpus)
+            shares = tuple((gpu.index, self.cluster.shapes[index].milli) for gpu in found.gpus)
             self.held[row][uid] = Held(uid, shares, priority, started)
             self.facts[uid] = EvictionFacts("default", uid, started_at=started)
         self.ledger.apply(PodApplied(pod))

@@ -234,7 +234,7 @@ def predicted(plane: ControlPlane, namespace: str, template: ResourceClaim, node
     for each in on_either_mode(shape):
         decision = engine.decide(Request(each, CLAIM_UNIT_MIB, ()), node, 0)
         if isinstance(decision, Decision):
-            return [chosen.gpu.index for chosen in decision.gpus]
+            return [gpu.index for gpu in decision.gpus]
     return []
 
 

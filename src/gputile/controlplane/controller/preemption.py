@@ -165,7 +165,7 @@ class Preemption:
                 continue
             if booking is None or not booking.reserved or booking.node != place.node:
                 return None
-            if {share.uuid for share in booking.gpus} != {chosen.gpu.uuid for chosen in place.gpus}:
+            if {share.uuid for share in booking.gpus} != {gpu.uuid for gpu in place.gpus}:
                 return None
             found[uid] = booking
             plans[booking.plan] += 1
@@ -242,7 +242,7 @@ class Preemption:
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
         """Return whether the node accepts the pod, and a pod of lower priority leaves or is leaving its GPUs."""
         place = found.places[gang.pod.metadata.uid]
-        uuids = {chosen.gpu.uuid for chosen in place.gpus}
+        uuids = {gpu.uuid for gpu in place.gpus}
         # The successors of terminating pods of lower priority must not take the GPUs.
         leave = found.evicted or found.withdrawn or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
@@ -275,7 +275,7 @@ class Preemption:
         )
         self._write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
-        gpus = ", ".join(f"GPU {chosen.gpu.index}" for chosen in place.gpus)
+        gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
         leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"node {place.node}: {gpus} reserved for the pod for {lasts_ns // _SECOND} s at most{leave}"
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
@@ -356,7 +356,7 @@ class Preemption:
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
         seconds = [float(facts[uid].grace_s) for uid in found.evicted if uid in facts]
         for place in found.places.values():
-            leaving = self.evictions.leaving_at(place.node, {chosen.gpu.uuid for chosen in place.gpus})
+            leaving = self.evictions.leaving_at(place.node, {gpu.uuid for gpu in place.gpus})
             seconds += [at - now_s for at in leaving if at - now_s <= MOST_GRACE_S]
         return (self._settings.keep_seconds + ceil(max([0.0, *seconds]))) * _SECOND
 

@@ -4,7 +4,7 @@ The extender binds no pod of a gang without a reservation, with or without a gat
 nothing, and only hides why the pod is pending. Changed labels would put the pod into another gang, or into none.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from gputile.api.well_known import (
@@ -16,7 +16,6 @@ from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPUSHARE_PREFIX,
     MEMORY_UNIT_ANNOTATION,
-    MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
     RESERVATION_ANNOTATION,
 )
@@ -26,41 +25,26 @@ from gputile.core.refusal import AdmissionRule, Refusal
 MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
-# Stamped when a pod is created; to be changed by a Binding and by corrections only.
+# Stamped when a pod is created; only a Binding by gputile and its corrections change it.
 STAMPED: Final = MEMORY_UNIT_ANNOTATION
 
 
-def forged_on_create(
-    annotations: Mapping[str, str], user: str, trusted: Collection[str]
+def forged(
+    old: Mapping[str, str], new: Mapping[str, str], user: str, *, is_new: bool = False
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each allocation annotation that a new pod carries."""
-    return [] if user in trusted else _refused(user, filter(_protected, annotations))
+    """Return a refusal for each allocation annotation that a write adds, alters or removes.
 
-
-def forged_on_binding(
-    annotations: Mapping[str, str], user: str, trusted: Collection[str]
-) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each annotation by which a Binding would write the ledger, or make a pod a static one.
-
-    On every other write the API server itself keeps the annotation of static pods as it is.
+    The memory unit is stamped on a pod that ``is_new``, and protected from then on.
     """
-    if user in trusted:
-        return []
-    refused = _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
-    if MIRROR_ANNOTATION in annotations:
-        rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
-        refused.append(Refusal(AdmissionRule.FORGED, rule))
-    return refused
-
-
-def forged_on_update(
-    old: Mapping[str, str], new: Mapping[str, str], user: str, trusted: Collection[str]
-) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each allocation annotation that a change adds, alters or removes."""
-    if user in trusted:
-        return []
-    changed = {key for key, _ in old.items() ^ new.items()}
-    return _refused(user, (key for key in changed if _protected(key) or key == STAMPED))
+    changed = {key for key, _ in old.items() ^ new.items() if _is_protected(key) or (key == STAMPED and not is_new)}
+    return [
+        Refusal(
+            AdmissionRule.FORGED,
+            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
+            f"not one of its accounts: leave the annotation as it is",
+        )
+        for key in sorted(changed)[:MOST_FOUND]
+    ]
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal[AdmissionRule]]:
@@ -71,19 +55,8 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
     return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
-def _protected(key: str) -> bool:
+def _is_protected(key: str) -> bool:
     return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
-
-
-def _refused(user: str, keys: Iterable[str]) -> list[Refusal[AdmissionRule]]:
-    return [
-        Refusal(
-            AdmissionRule.FORGED,
-            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
-            f"not one of its accounts: leave the annotation as it is",
-        )
-        for key in sorted(keys)[:MOST_FOUND]
-    ]
 
 
 FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)

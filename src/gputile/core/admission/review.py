@@ -21,9 +21,7 @@ from gputile.core.admission.protected_annotations import (
     MOST_FOUND,
     broken_wait,
     count_changed,
-    forged_on_binding,
-    forged_on_create,
-    forged_on_update,
+    forged,
 )
 from gputile.core.devices.node_type import NodeType
 from gputile.core.refusal import AdmissionRule, Refusal
@@ -140,7 +138,8 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 def _broken(
     pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
+    user = request.user_info.username
+    refusals = [] if user in policy.trusted else forged({}, pod.metadata.annotations, user, is_new=True)
     if _is_mirror(pod, request):
         return refusals
     refusals += broken_amounts(pod, policy.unit_mib)
@@ -155,9 +154,12 @@ def _broken_binding(
     binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
     user, meta = request.user_info.username, binding.metadata
-    refusals = forged_on_binding(meta.annotations, user, policy.trusted)
+    refusals = []
     if user not in policy.trusted:
-        refusals += count_changed({}, meta.labels)
+        refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
+        if MIRROR_ANNOTATION in meta.annotations:  # the API server itself keeps it as it is on every other write
+            rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
+            refusals.append(Refusal(AdmissionRule.FORGED, rule))
     refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
         refusals += islice(broken_access(PodView(metadata=meta), gpu=False), MOST_FOUND)
@@ -169,8 +171,9 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[R
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
-    refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
+    refusals = []
     if user not in policy.trusted:
+        refusals += forged(old.metadata.annotations, new.metadata.annotations, user)
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)

@@ -5,6 +5,7 @@ it means. It is written by the Binding itself. Beside it go the annotations that
 gputile never reads those. The controller writes a reservation, for a pod that preempts others or waits in a gang.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -21,7 +22,7 @@ from gputile.api.well_known import (
     MEMORY_UNIT_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Phase, Request, RequestKind
 from gputile.core.devices.versioned_codec import VersionedCodec
 
@@ -68,17 +69,10 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return msgspec.structs.replace(self, assumed_ns=now_ns)
 
 
-class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """A GPU that placement chose, with what it advertises in units (0 for whole GPUs)."""
-
-    gpu: Gpu
-    units: int = 0
-
-
-def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: int) -> Allocation:
+def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) -> Allocation:
     if request.shape.kind is RequestKind.SHARED:
         shape, count = request.shape, len(chosen)
-        gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, shape.mib, shape.percent) for c in chosen)
+        gpus = tuple(GpuShare(gpu.uuid, gpu.index, shape.mib, shape.percent) for gpu in chosen)
         containers = {
             container.name: tuple(
                 GpuShare(c.uuid, c.index, container.units * request.unit_mib // count, container.percent // count)
@@ -87,7 +81,7 @@ def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: in
             for container in request.containers
         }
         return Allocation(gpus, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
-    gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, c.gpu.mib, 100) for c in chosen)
+    gpus = tuple(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100) for gpu in chosen)
     containers = _deal(request, gpus)
     return Allocation(gpus, containers, request.unit_mib, mode=mode, whole=True, assumed_ns=now_ns)
 
@@ -144,7 +138,7 @@ TOOL_ANNOTATIONS = (
 """What ``binding_annotations`` may write beside the ledger's entry."""
 
 
-def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod: Pod) -> dict[str, str]:
+def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
     """Return the annotations that a Binding of ``pod`` carries: the ledger's entry and what existing tools read (B9).
 
     gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations know one GPU a pod, and are written for pods on one GPU. The ACK
@@ -163,11 +157,11 @@ def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod:
             if (shares := allocation.containers.get(container.name))
         }
     ).decode()
-    if len(allocation.gpus) == 1:
+    if len(allocation.gpus) == len(gpus) == 1:
         annotations |= {
             GPUSHARE_INDEX: str(allocation.gpus[0].index),
             GPUSHARE_POD: str(allocation.gpus[0].mib // unit),
-            GPUSHARE_DEVICE: str(chosen[0].units),
+            GPUSHARE_DEVICE: str(advertised_units(gpus[0], unit)),
             GPUSHARE_ASSIGNED: "false",
             GPUSHARE_ASSUME_TIME: str(allocation.assumed_ns),
         }

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from gputile.core.devices.inventory import Gpu
-from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
@@ -25,27 +24,18 @@ class GpuState:
         return max(0, self.total - self.used)
 
     @property
-    def held(self) -> int:
-        """MiB in use as far as the GPU has them: what scores count, so that a lie about one GPU stays its own."""
-        return min(self.used, self.total)
-
-    @property
     def empty(self) -> bool:
         return self.pods == 0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node.
-
-    ``host_left`` is what pods have left of its CPU and memory; negative amounts where more was promised than it has.
-    """
+    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node."""
 
     info: NodeInfo
     serving_mode: ServingMode
     gpus: tuple[GpuState, ...]
     blocked_by: tuple[str, ...] = ()
-    host_left: HostResources = NO_HOST_RESOURCES
 
     @property
     def spread(self) -> bool:
@@ -89,5 +79,4 @@ def node_state(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeState:
         serving_mode=ServingMode.BLOCKED if blocked_by else node_info.serving_mode,
         gpus=gpus,
         blocked_by=blocked_by,
-        host_left=HostResources(int(arrays.cpu[row]), int(arrays.host_mib[row])),
     )

@@ -12,8 +12,7 @@ import msgspec
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Chosen, reservation_of
-from gputile.core.devices.inventory import advertised_units
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.ledger.booking import DOUBTED, Booking
 from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
@@ -159,9 +158,8 @@ def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -
     if info is None or allocation is None:
         raise ValueError(f"the reservation of {reservation.key} has lost its place")
     gpu_of = {gpu.uuid: gpu for gpu in info.inventory.gpus}
-    gpus = (gpu_of[share.uuid] for share in allocation.gpus)
-    chosen = tuple(Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, info.unit_mib)) for gpu in gpus)
-    return Decision(reservation.node, chosen, allocation.decided_at(now_ns))
+    gpus = tuple(gpu_of[share.uuid] for share in allocation.gpus)
+    return Decision(reservation.node, gpus, allocation.decided_at(now_ns))
 
 
 def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | None, read_at: float) -> None:

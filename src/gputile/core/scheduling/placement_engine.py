@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.api.wording import memory_text
-from gputile.core.devices.allocation import Allocation, Chosen, allocate, binding_annotations
-from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
+from gputile.core.devices.allocation import Allocation, allocate, binding_annotations
+from gputile.core.devices.inventory import MOST_MIB, Gpu
 from gputile.core.devices.request import Request, Shape, parse_request
 from gputile.core.kube_predicates.node_answers import LastAsked
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
@@ -70,7 +70,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """
 
     node: str
-    gpus: tuple[Chosen, ...]
+    gpus: tuple[Gpu, ...]
     allocation: Allocation | None
 
     def annotations(self, pod: Pod) -> dict[str, str]:
@@ -238,10 +238,8 @@ class PlacementEngine:
         """Return that the request gets ``gpus`` of a node; none where another device plugin hands them out."""
         if not gpus:
             return Decision(info.name, (), None)
-        shared = info.mode is not None and info.mode.shared
-        chosen = tuple(Chosen(gpu, advertised_units(gpu, info.unit_mib) if shared else 0) for gpu in gpus)
         mode = info.mode.value if info.mode else ""
-        return Decision(info.name, chosen, allocate(request, chosen, mode, now_ns))
+        return Decision(info.name, tuple(gpus), allocate(request, gpus, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> Refusal[FitRule] | None:
         node = self.state(name)

@@ -11,7 +11,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.refusal import PredicateRule, Refusal, ReservationRule, grouped
+from gputile.core.refusal import Refusal, ReservationRule, grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
 from gputile.core.scheduling.reserved_place import reserved_place
 
@@ -95,11 +95,6 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
     if engine.demand is not None:
         engine.demand.observe(pod, None)
     return engine.rank_without_gpus(host_request(pod), names)
-
-
-def kept_off(ledger: Ledger, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
-    info = ledger.info_of(name)
-    return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:

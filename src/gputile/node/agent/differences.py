@@ -14,8 +14,7 @@ from gputile.api.well_known import (
     MIG_PREFIX,
     EventReason,
 )
-from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen, GpuShare, binding_annotations
-from gputile.core.devices.inventory import advertised_units
+from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
@@ -64,12 +63,8 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
 
 def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
     """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
-    chosen = tuple(
-        Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, node_config.effective_mode.unit_mib))
-        for share in allocation.gpus
-        if (gpu := node_config.gpu(share.uuid)) is not None
-    )
-    written = binding_annotations(allocation, chosen, pod)
+    gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
+    written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
         written[GPUSHARE_ASSIGNED] = "true"
     return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}

@@ -34,7 +34,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of
-from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, allocate, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, allocate, encode_allocation
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_REPLICAS,
@@ -217,7 +217,7 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         return pod
     chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[: request.shape.gpus]
     holders.update(gpu.uuid for gpu in chosen)
-    allocation = allocate(request, tuple(map(Chosen, chosen)), inventory.mode, 1)
+    allocation = allocate(request, chosen, inventory.mode, 1)
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))
 
 

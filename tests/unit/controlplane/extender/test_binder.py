@@ -10,7 +10,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.informer import Informer
-from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
+from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.events import PodApplied, PodsReplaced
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -158,7 +158,7 @@ async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
     bench = Bench(Fate.LOST_EXECUTED, Fate.OK)
 
     def corrected(pod: Pod) -> None:
-        other = (Chosen(Gpu(1, "GPU-a-1", 15360, "T4"), 15),)
+        other = (Gpu(1, "GPU-a-1", 15360, "T4"),)
         pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other, pod)
         bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
 

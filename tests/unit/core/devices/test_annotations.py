@@ -12,7 +12,6 @@ from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import (
     Allocation,
     AllocationError,
-    Chosen,
     GpuShare,
     Reservation,
     allocate,
@@ -168,7 +167,7 @@ def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any],
 @pytest.mark.requirement("B9")
 def test_a_binding_carries_what_existing_tools_read_b9() -> None:
     asking = pod("p", container("plain"), container("a", mem=3), container("b", mem=1))
-    chosen = (Chosen(Gpu(2, "GPU-x", 2048), 16),)
+    chosen = (Gpu(2, "GPU-x", 2048),)
     annotations = binding_annotations(allocate(request_of(asking, 128), chosen, "cgpu", 17), chosen, asking)
     assert json.loads(annotations.pop("gputile.io/allocation"))["cards"] == [{"uuid": "GPU-x", "index": 2, "mib": 512}]
     assert json.loads(annotations.pop("scheduler.framework.gpushare.allocation")) == {"1": {"2": 3}, "2": {"2": 1}}
@@ -185,7 +184,7 @@ def test_a_binding_carries_what_existing_tools_read_b9() -> None:
 @pytest.mark.requirement("B9")
 def test_gpushares_one_gpu_annotations_are_left_out_on_several_gpus_b9() -> None:
     asking = pod(mem=4, count=2)
-    chosen = tuple(Chosen(Gpu(i, f"u{i}", 15360), 15) for i in range(2))
+    chosen = tuple(Gpu(i, f"u{i}", 15360) for i in range(2))
     annotations = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
     assert "ALIYUN_COM_GPU_MEM_IDX" not in annotations
     assert json.loads(annotations["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 2, "1": 2}}
@@ -201,7 +200,7 @@ def test_gpushares_client_reads_what_is_booked(parts: list[tuple[int, bool | Non
     asking = pod("p", *apps, init=init if count == 1 else (), count=count)
     asked = sum(units for units, side in parts if side is None)
     assume(apps and asked)
-    chosen = tuple(Chosen(Gpu(i, f"u{i}", 64 * 1024), 64) for i in range(3, 3 + count))
+    chosen = tuple(Gpu(i, f"u{i}", 64 * 1024) for i in range(3, 3 + count))
     written = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
     meta = {"namespace": "default", "name": "p", "annotations": written}
     body = msgspec.to_builtins(asking) | {"metadata": meta}
@@ -209,7 +208,7 @@ def test_gpushares_client_reads_what_is_booked(parts: list[tuple[int, bool | Non
 
 
 def test_whole_gpus_carry_the_ledgers_entry_alone() -> None:
-    chosen = (Chosen(Gpu(0, "u", 15360)),)
+    chosen = (Gpu(0, "u", 15360),)
     asking = pod(asks={"nvidia.com/gpu": 1})
     annotations = binding_annotations(allocate(request_of(asking), chosen, "default", 0), chosen, asking)
     assert list(annotations) == ["gputile.io/allocation"]

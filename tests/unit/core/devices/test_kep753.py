@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.core.devices.allocation import Allocation, Chosen, allocate
+from gputile.core.devices.allocation import Allocation, allocate
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import (
     ContainerRequest,
@@ -56,7 +56,7 @@ def test_the_peak_is_that_of_the_pods_life(containers: tuple[ContainerRequest, .
 def shared(containers: tuple[ContainerRequest, ...], gpus: int, unit: int) -> Allocation:
     mib = effective(containers, lambda part: part.units) * unit // gpus
     percent = effective(containers, lambda part: part.percent) // gpus
-    chosen = tuple(Chosen(Gpu(i, f"u{i}", 10**6)) for i in range(gpus))
+    chosen = tuple(Gpu(i, f"u{i}", 10**6) for i in range(gpus))
     return allocate(Request(Shape(RequestKind.SHARED, gpus, mib, percent), unit, containers), chosen, "cgpu", 0)
 
 
@@ -84,7 +84,7 @@ def test_at_each_moment_the_containers_fit_in_what_the_pod_holds_b1(
 @given(parts())
 def test_whole_gpus_are_never_on_two_running_containers_l3(containers: tuple[ContainerRequest, ...]) -> None:
     count = effective(containers, lambda part: part.gpus)
-    chosen = tuple(Chosen(Gpu(i, f"u{i}", 1000)) for i in range(count))
+    chosen = tuple(Gpu(i, f"u{i}", 1000) for i in range(count))
     allocation = allocate(Request(Shape(RequestKind.WHOLE, count), 1024, containers), chosen, "default", 0)
     assert allocation.whole
     assert [(share.mib, share.percent) for share in allocation.gpus] == [(1000, 100)] * count

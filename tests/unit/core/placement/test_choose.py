@@ -22,7 +22,9 @@ from tests.unit.core.placement.strategies import ledgers, requests
 GIB = 1024
 
 
-def node_score(node: NodeState, shape: Shape, group: int, policy: str, host: HostResources) -> int | None:
+def node_score(
+    ledger: Ledger, node: NodeState, shape: Shape, group: int, policy: str, host: HostResources
+) -> int | None:
     """The score of one node, None where the pod does not fit: by hand, what the kernels compute for all at once.
 
     ``policy`` is the cluster's, which compares nodes; a node's own label only compares its GPUs (M9).
@@ -37,12 +39,13 @@ def node_score(node: NodeState, shape: Shape, group: int, policy: str, host: Hos
     else:
         by_use = spread_key if node.spread else binpack_key
         first = chosen[0] if node.info.by_claims else min(chosen, key=by_use)
-        used, total = sum(gpu.held for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
+        used, total = sum(min(gpu.used, gpu.total) for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
         gpu_used = 1000 * (first.used + shape.mib) // first.total
         node_used = 1000 * (used + shape.gpus * shape.mib) // total
     if policy == "spread":
         return vectorized.HIGHEST_SPREAD - gpu_used - node_used
-    left, whole = node.host_left, node.info.host
+    arrays, row, whole = ledger.node_arrays, ledger.row_of[node.info.name], node.info.host
+    left = HostResources(int(arrays.cpu[row]), int(arrays.host_mib[row]))
     cpu, mib = ((left.cpu - host.cpu) * 1000 // max(whole.cpu, 1), (left.mib - host.mib) * 1000 // max(whole.mib, 1))
     lopsided = 1000 - node_used - min(max(min(cpu, mib), 0), 1000)
     full = 1000 * vectorized.STRANDED_GPU + vectorized.OWN_GPU * gpu_used + vectorized.NODE * node_used
@@ -149,7 +152,7 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
     everything, rows = slice(0, arrays.rows), np.arange(arrays.rows)
     everywhere = vectorized.scores(arrays, request.shape, host, group, everything, emptier=emptier)
     assert (vectorized.scores(arrays, request.shape, host, group, rows, emptier=emptier) == everywhere).all()
-    scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
+    scalar = {row: node_score(ledger, node, request.shape, group, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected
     assert all(-1 <= score <= vectorized.HIGHEST_BINPACK for score in everywhere.tolist())

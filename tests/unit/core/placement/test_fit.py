@@ -111,14 +111,6 @@ GIB = 1024
             id="B6 unhealthy",
         ),
         pytest.param(
-            gpu_node(sizes=[15360]),
-            pod(asks={WHOLE: 2}),
-            [],
-            FitRule.TOO_FEW,
-            "it has 1 GPU; the pod needs 2",
-            id="M1 too few",
-        ),
-        pytest.param(
             gpu_node(mode="cgpu"),
             pod(asks={WHOLE: 1}),
             [],
@@ -175,14 +167,6 @@ GIB = 1024
             FitRule.NO_GPUS,
             "it has no GPUs that gputile knows; is gputile's agent running there?",
             id="no agent",
-        ),
-        pytest.param(
-            gpu_node(inventory="", allocatable={WHOLE: "8"}),
-            pod(mem=1),
-            [],
-            FitRule.MODE,
-            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
-            id="G6 another device plugin",
         ),
         pytest.param(
             gpu_node(mode="cgpu", models=["NVIDIA A10", "NVIDIA A100 80GB PCIe"]),

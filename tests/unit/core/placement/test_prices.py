@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.placement.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
+from gputile.core.placement.prices import Demand, idle_cpu, prices, remnant_values, share_prices
 from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("B3")
@@ -58,20 +58,6 @@ def test_prices_are_the_duals_of_the_whole_program(sizes: list[int], data: st.Da
     assert np.dot(found, rates) == pytest.approx(1 / demand_served_by_brute_force(sizes, rates), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "rates", "expected"),
-    [
-        ([1000], [1.0], [1.0]),
-        ([500, 1000], [1.0, 0.5], [0.5, 1.0]),
-        ([810, 1000], [1.0, 1.0], [1.0, 1.0]),  # the remnant of 0.19 is nobody's
-        ([330], [3.0], [1 / 3]),
-        ([190, 810], [1.0, 5.0], [0.0, 1.0]),  # small ones are few: they fit into what the large ones leave
-    ],
-)
-def test_prices_by_hand(sizes: list[int], rates: list[float], expected: list[float]) -> None:
-    assert share_prices(np.array(sizes), np.array(rates)).tolist() == pytest.approx(expected)
-
-
 def best_by_brute_force(sizes: list[int], values: list[float], capacity: int) -> float:
     fitting = [(s, v) for s, v in zip(sizes, values, strict=True) if s <= capacity]
     return max((v + best_by_brute_force(sizes, values, capacity - s) for s, v in fitting), default=0.0)
@@ -91,15 +77,6 @@ def test_remnants_are_worth_the_best_that_fits(priced: list[tuple[int, float]], 
     assert found[1000] >= 1
     assert (np.diff(found) >= 0).all(), "more is never worth less"
     assert found[remnant] == pytest.approx(best_by_brute_force(sizes, values, remnant))
-
-
-@settings(deadline=None)
-@given(shares, st.data())
-def test_the_dearest_pattern_fits_a_gpu_and_earns_the_most(sizes: list[int], data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.floats(0, 1), min_size=len(sizes), max_size=len(sizes)))
-    pattern = best_pattern(np.array(sizes), np.array(values))
-    assert np.dot(pattern, sizes) <= 1000
-    assert np.dot(pattern, values) == pytest.approx(max(np.dot(each, values) for each in patterns(sizes)), abs=1e-6)
 
 
 def test_idle_cpu_is_what_no_mix_of_the_usual_pods_takes() -> None:

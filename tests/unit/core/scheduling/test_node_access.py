@@ -6,7 +6,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.pod_filter import kept_off, takes_now
+from gputile.core.scheduling.pod_filter import takes_now
 from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B5")
@@ -33,29 +33,27 @@ TOLERATING = PodSpec(tolerations=(Toleration(operator="Exists"),))
 
 
 @pytest.mark.parametrize(
-    ("node", "spec", "off", "takes"),
+    ("node", "spec", "takes"),
     [
-        pytest.param(changed(), PodSpec(), False, True, id="as it should be"),
-        pytest.param(changed(offered="8"), PodSpec(), False, True, id="offers GPUs"),
-        pytest.param(changed(CORDON, cordoned=True), PodSpec(), True, False, id="cordoned"),
-        pytest.param(changed(CORDON, cordoned=True), TOLERATING, False, True, id="cordoned, and tolerated"),
-        pytest.param(changed(Taint(key="x", effect="NoSchedule")), PodSpec(), True, False, id="taint"),
-        pytest.param(changed(Taint(key="x", effect="PreferNoSchedule")), PodSpec(), False, True, id="soft taint"),
-        pytest.param(changed(), PodSpec(node_selector={"pool": "a"}), True, False, id="other labels"),
-        pytest.param(changed(ready="Unknown"), TOLERATING, False, False, id="not ready, without a taint yet"),
-        pytest.param(changed(offered="0"), PodSpec(), False, False, id="its kubelet offers no GPUs"),
+        pytest.param(changed(), PodSpec(), True, id="as it should be"),
+        pytest.param(changed(offered="8"), PodSpec(), True, id="offers GPUs"),
+        pytest.param(changed(CORDON, cordoned=True), PodSpec(), False, id="cordoned"),
+        pytest.param(changed(CORDON, cordoned=True), TOLERATING, True, id="cordoned, and tolerated"),
+        pytest.param(changed(Taint(key="x", effect="NoSchedule")), PodSpec(), False, id="taint"),
+        pytest.param(changed(Taint(key="x", effect="PreferNoSchedule")), PodSpec(), True, id="soft taint"),
+        pytest.param(changed(), PodSpec(node_selector={"pool": "a"}), False, id="other labels"),
+        pytest.param(changed(ready="Unknown"), TOLERATING, False, id="not ready, without a taint yet"),
+        pytest.param(changed(offered="0"), PodSpec(), False, id="its kubelet offers no GPUs"),
     ],
 )
-def test_a_node_is_judged_as_it_is_now(node: Node, spec: PodSpec, off: bool, takes: bool) -> None:
+def test_a_node_is_judged_as_it_is_now(node: Node, spec: PodSpec, takes: bool) -> None:
     ledger, pod, name = ledger_of(node), Pod(spec=spec), node.metadata.name
-    assert (kept_off(ledger, pod, name) is not None) == off
     assert takes_now(ledger, pod, name) == takes
 
 
-def test_a_node_that_is_gone_takes_nobody_and_keeps_nobody_off() -> None:
+def test_a_node_that_is_gone_takes_nobody() -> None:
     ledger = Ledger(Configuration())
     assert not takes_now(ledger, Pod(), "gone")
-    assert kept_off(ledger, Pod(), "gone") is None
 
 
 def test_of_a_node_without_gpus_nothing_is_remembered() -> None:

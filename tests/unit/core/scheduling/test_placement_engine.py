@@ -175,11 +175,12 @@ def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
 def test_a_decision_names_gpus_units_and_each_containers_part_u3() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu", unit_mib=128, sizes=[15109] * 2))
     book(ledger, "h", "n", share("GPU-n-1", 1024))
-    request = request_of(pod("p", container("a", mem=16), container("b", mem=4)), 128)
-    decision = PlacementEngine(ledger).decide(request, "n", 5)
+    asking = pod("p", container("a", mem=16), container("b", mem=4))
+    decision = PlacementEngine(ledger).decide(request_of(asking, 128), "n", 5)
     assert isinstance(decision, Decision)
     assert decision.allocation is not None
-    assert [(c.gpu.index, c.units) for c in decision.gpus] == [(1, 118)]
+    assert [gpu.index for gpu in decision.gpus] == [1]
+    assert decision.annotations(asking)["ALIYUN_COM_GPU_MEM_DEV"] == "118"
     assert [(s.uuid, s.mib) for s in decision.allocation.gpus] == [("GPU-n-1", 2560)]
     assert {name: s[0].mib for name, s in decision.allocation.containers.items()} == {"a": 2048, "b": 512}
     assert (decision.allocation.mode, decision.allocation.unit_mib, decision.allocation.assumed_ns) == ("cgpu", 128, 5)
@@ -230,7 +231,7 @@ def test_equally_good_gpus_are_the_connected_ones_t2(
         book(ledger, f"h{gpu}", "n", share(f"GPU-n-{gpu}", 1024), whole=mode == "default")
     decision = PlacementEngine(ledger).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
-    assert [chosen.gpu.index for chosen in decision.gpus] == expected
+    assert [gpu.index for gpu in decision.gpus] == expected
 
 
 @given(

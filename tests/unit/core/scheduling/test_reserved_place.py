@@ -302,19 +302,6 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10 GiB)")
 
 
-def test_only_pods_of_gangs_and_pods_with_a_place_are_bound_to_one() -> None:
-    ledger, first = share_node(), holding(member("a"), 0)
-    unlabelled = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
-    assert reserved_place(ledger, pod("a", mem=4), 0) is None
-    assert isinstance(reserved_place(ledger, member("a"), 0), Refusal)
-    ledger.apply(PodApplied(unlabelled))
-    assert isinstance(reserved_place(ledger, unlabelled, 0), Refusal)
-    without_gangs = ledger_of(gpu_node(mode="cgpu"))
-    assert reserved_place(without_gangs, member("a"), 0) is None
-    verdict_on(without_gangs, member("a"))
-    assert reserved_place(without_gangs, member("a"), 0) == "n"
-
-
 @pytest.mark.requirement("B1")
 def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     ledger, asking = share_node(), pod("p", mem=4)

@@ -16,7 +16,6 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
-    MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
     WHOLE_GPU,
 )
@@ -224,19 +223,6 @@ def test_nobody_leaves_a_gpu_that_another_victim_has_made_needless() -> None:
     assert sorted(gpu.index for gpu in choice.gpus) == [1, 2]
 
 
-def test_a_static_pod_never_leaves() -> None:
-    """Its kubelet runs it on, and makes its object anew."""
-    cluster = Cluster([two_gpus()])
-    cluster.add("static", "n", [0], 15)
-    cluster.add("low", "n", [1], 15, priority=5)
-    annotations = cluster.pods["static"].metadata.annotations
-    cluster.pods["static"].metadata.annotations = {**annotations, MIRROR_ANNOTATION: "static"}
-    choice = cluster.choose(pod("high", mem=12))
-    assert choice is not None
-    assert choice.evicted == ("low",)
-    assert cluster.choose(pod("high", mem=12), 3) is None
-
-
 def test_pods_that_leave_anyway_count_as_gone_unless_they_are_late() -> None:
     cluster = Cluster([two_gpus()])
     cluster.add("leaving", "n", [0], 10, priority=100)
@@ -403,14 +389,3 @@ def test_one_pod_leaves_a_gpu_in_turns_and_loses_its_part_of_the_time() -> None:
     assert choice is not None
     assert choice.evicted == ("0",)
     assert choice.loss == Loss(0, 1, 0, 100 * 250)
-
-
-def test_all_pods_of_another_trust_group_leave() -> None:
-    cluster = Cluster([gpu_node("n", mode="share", sizes=[15 * GIB])])
-    cluster.add("large", "n", [0], 5)
-    cluster.add("small", "n", [0], 1)
-    for each in cluster.pods.values():
-        each.metadata.namespace = "other"
-    choice = cluster.choose(pod("high", mem=1))
-    assert choice is not None
-    assert set(choice.evicted) == {"large", "small"}

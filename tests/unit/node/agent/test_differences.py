@@ -10,7 +10,7 @@ from gputile.api.well_known import (
     GPUSHARE_INDEX,
     Mode,
 )
-from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
+from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
@@ -33,7 +33,7 @@ def bound(pod: Pod, *gpus: int, phase: str = "Running") -> KnownPod:
     """A pod booked on ``gpus``; without any it has no booking."""
     request, annotations = parse_request(pod, 1024), dict(pod.metadata.annotations)
     if gpus and request is not None:
-        chosen = tuple(Chosen(GPUS[i], 15) for i in gpus)
+        chosen = tuple(GPUS[i] for i in gpus)
         annotations |= binding_annotations(allocate(request, chosen, "share", 7), chosen, pod)
     meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{pod.metadata.name}", annotations=annotations)
     return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())

@@ -6,7 +6,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
-from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
+from gputile.core.devices.allocation import allocate, binding_annotations
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
@@ -26,7 +26,7 @@ def booked_on_the_first_gpu(init: tuple[Container, ...], *containers: Container,
     pod = simple_pod("p", *containers, init=init, annotations={MEMORY_UNIT_ANNOTATION: str(UNIT)})
     request = parse_request(pod, UNIT)
     assert request is not None
-    chosen = (Chosen(GPUS[0], 1),)
+    chosen = (GPUS[0],)
     written = pod.metadata.annotations | binding_annotations(allocate(request, chosen, mode, 1), chosen, pod)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid="u", annotations=written))
 

@@ -13,8 +13,8 @@ import msgspec
 from gputile.api.core import Container, Pod
 from gputile.api.resource_claims import CORES, MEMORY, AllocatedDevice, ResourceClaim
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPUSHARE_ASSIGNED, Mode
-from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, binding_annotations
-from gputile.core.devices.inventory import CORE_PERCENT, advertised_units
+from gputile.core.devices.allocation import Allocation, GpuShare, binding_annotations
+from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer, environment
@@ -185,9 +185,8 @@ def _annotations(state: AllocationState, pod: Pod, claims: list[PreparedClaim]) 
     }
     unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)
     gpus = _sum_by_gpu([share for each in claims for share in each.shares])
-    there = (state.node_config.gpu(share.uuid) for share in gpus)
-    chosen = tuple(Chosen(gpu, advertised_units(gpu, unit)) for gpu in there if gpu is not None)
-    written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), chosen, pod)
+    there = [gpu for share in gpus if (gpu := state.node_config.gpu(share.uuid)) is not None]
+    written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), there, pod)
     if GPUSHARE_ASSIGNED in written:
         written[GPUSHARE_ASSIGNED] = "true"
     return {name: text for name, text in written.items() if name != ALLOCATION_ANNOTATION}
