@@ -34,7 +34,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
-from gputile.node.agent import handler, holdings, kubelet
+from gputile.node.agent import callers, holdings, kubelet
 from gputile.node.agent.answers import LIMITS_FILE
 from gputile.node.agent.device_table import by_gpu
 from tests.conftest import examples
@@ -95,8 +95,8 @@ class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(handler, "PATIENCE_S", 0.0)
-        self.patched.setattr(handler, "READ_AGAIN_S", 0.0)
+        self.patched.setattr(callers, "PATIENCE_S", 0.0)
+        self.patched.setattr(callers, "READ_AGAIN_S", 0.0)
         self.patched.setattr(kubelet, "LONGEST_BUSY_S", 0.0)
         self.loop = asyncio.new_event_loop()
         self.mirrors = 0
@@ -375,7 +375,7 @@ class Node(RuleBasedStateMachine):
                 break
         full, spread = self.full(), {key for key, why in waiting.items() if any(each in why for each in SPREAD)}
         for seen, _ in node.kubelet.startable():
-            assert seen.pod.key in spread or self.gpus(seen.pod) & full, (seen.pod.key, waiting)
+            assert seen.pod.key in spread or self.gpus(seen) & full, (seen.pod.key, waiting)
         held = {key for key, gave in node.kubelet.manager.given.items() if gave}
         table = node.agent.state.device_table
         assert not [each.uid for each in table if not each.known]
@@ -414,16 +414,19 @@ class Node(RuleBasedStateMachine):
     def kubelet_uid(self, pod: Pod) -> str:
         return pod.metadata.annotations.get(MIRROR_ANNOTATION, pod.metadata.uid)
 
-    def gpus(self, pod: Pod) -> set[str]:
-        gave = [g for (uid, _), g in self.node.kubelet.manager.given.items() if uid == pod.metadata.uid]
-        return {uuid for each in gave for given in each.values() for uuid in by_gpu(given.ids)}
+    def gpus(self, seen: Seen) -> set[str]:
+        """Return the GPUs that a pod is on, those of containers whose devices the kubelet has forgotten included."""
+        gave = [g for (uid, _), g in self.node.kubelet.manager.given.items() if uid == seen.pod.metadata.uid]
+        started = [each.limits.gpus for each in seen.containers.values() if each.limits is not None and not each.ended]
+        given_to_it = {uuid for each in gave for given in each.values() for uuid in by_gpu(given.ids)}
+        return given_to_it | {share.uuid for shares in started for share in shares}
 
     def full(self) -> set[str]:
         """Return the GPUs that the pods on them do not all fit on: some wait for others rightly."""
         used: Counter[str] = Counter()
         for seen in self.node.kubelet.pods.values():
             if seen.phase in ("Pending", "Running"):
-                for uuid in self.gpus(seen.pod):
+                for uuid in self.gpus(seen):
                     used[uuid] += self.units(seen.pod)
         return {uuid for uuid, units in used.items() if units > GPU_MIB // 1024}
 

@@ -69,6 +69,9 @@ args:
 - --lease-namespace=$(NAMESPACE)
 - --lease-seconds={{ .Values.scheduler.extender.leaseSeconds }}
 env:
+{{- with .Values.scheduler.extender.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 # The Lease's holder identity: a restarted container of the same pod continues at once.
 - name: IDENTITY
   valueFrom: {fieldRef: {fieldPath: metadata.name}}

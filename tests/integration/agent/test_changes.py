@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.core import PodStatus
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
@@ -16,6 +14,7 @@ from gputile.api.well_known import (
     SHARING_LABEL,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionType,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
 from tests.fakes.agentcluster import NODE, simple_pod
@@ -119,25 +118,3 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
         here.cluster.delete("default/first")
         await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
         assert here.gpus("other/stranger") == ("GPU-0",)
-
-
-@pytest.mark.anyio
-async def test_mig_without_instances_is_a_condition(short: Path) -> None:
-    async with scene(short, "", labels={SHARING_LABEL: "mig"}) as here:
-        await here.until(lambda: here.cluster.condition(ConditionType.MIG_PROBLEM).status == "True")
-        await here.until_offered(WHOLE_GPU, 4)
-
-
-@pytest.mark.anyio
-async def test_a_node_that_another_plugin_serves_is_left_alone(short: Path) -> None:
-    async with scene(short, "share") as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        plugin = simple_pod("nvdp", container("c"), labels={"name": "nvidia-device-plugin-ds"})
-        plugin = here.cluster.create(plugin, node=NODE)
-        here.cluster.status(plugin.metadata.uid, PodStatus(phase="Running").phase, "")
-        await here.until_offered(GPU_MEMORY, 0)
-        await here.until(lambda: here.cluster.condition(ConditionType.OTHER_DEVICE_PLUGIN).status == "True")
-        assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
-        await here.until(lambda: not any(here.kubelet.manager.allocatable().values()))
-        here.cluster.delete("default/nvdp")
-        await here.until_offered(GPU_MEMORY, 60)

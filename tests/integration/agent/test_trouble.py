@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
@@ -18,12 +18,6 @@ from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import scene
 
 ALLOCATION = "gputile.io/allocation"
-MOST_PENDING = 40
-SLOW_S = 300.0  # on a busy machine
-
-
-def booked(pod: Pod) -> set[str]:
-    return {share.uuid for share in decode_allocation(pod.metadata.annotations[ALLOCATION]).gpus}
 
 
 @pytest.mark.anyio
@@ -44,20 +38,6 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_sockets_that_are_deleted_are_made_again(short: Path) -> None:
-    async with scene(short, "share") as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        before = here.kubelet.streams
-        for path in here.host_paths.device_plugins.glob("gputile-*"):
-            path.unlink()
-        await here.until(lambda: len(list(here.host_paths.device_plugins.glob("gputile-*"))) == 4)
-        await here.until(lambda: before.isdisjoint(here.kubelet.streams))
-        await here.until_offered(GPU_MEMORY, 60)
-        here.cluster.create(simple_pod("p", container(mem=4)))
-        await here.until_running(1)
-
-
-@pytest.mark.anyio
 async def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
@@ -71,23 +51,6 @@ async def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
         await here.until_running(2)
         await here.until(lambda: here.disagreements() == [])
         assert encode_allocation(decode_allocation(here.pod("default/gone").metadata.annotations[ALLOCATION]))
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("B1")
-async def test_a_pod_gets_the_gpus_of_one_that_has_ended_before_the_agent_hears_of_it(short: Path) -> None:
-    """By the watch, which lags, the pod that has ended runs."""
-    async with scene(short, "default", (81920,) * 2) as here:
-        await here.until_offered(WHOLE_GPU, 2)
-        here.cluster.create(simple_pod("ended", container(asks={WHOLE_GPU: 1})))
-        await here.until_running(1)
-        await here.until(lambda: not here.disagreements())
-        here.cluster.lag = 60.0  # the agent hears nothing from now on
-        here.kubelet.finish(here.pod("default/ended").metadata.uid)
-        both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
-        here.cluster.create(both)
-        await here.until(lambda: here.pod("default/both").status.phase == "Running", what=here.summary())
-        assert here.failed == {}
 
 
 @pytest.mark.anyio

@@ -68,17 +68,6 @@ def serve(arbiter: ArbiterProcess, *names: str, gpu: str = GPU) -> list[Path]:
     return arbiter.assign({name: [GpuClaim(gpu)] for name in names})
 
 
-def test_a_turn_and_its_limit(arbiter: ArbiterProcess) -> None:
-    one, two = (Peer(path) for path in serve(arbiter, "one", "two"))
-    one.say(Message(MessageKind.WANT))
-    turn = one.hear()
-    assert (turn.kind, turn.a) == (MessageKind.TURN, 0)
-    two.say(Message(MessageKind.WANT))
-    assert one.hear().kind is MessageKind.LIMIT
-    one.say(Message(MessageKind.DONE, turn=turn.turn, b=1))
-    assert two.hear().kind is MessageKind.TURN
-
-
 def test_killed_and_silent_holders(arbiter: ArbiterProcess) -> None:
     one, two, three = (Peer(path) for path in serve(arbiter, "one", "two", "three"))
     one.say(Message(MessageKind.WANT))

@@ -10,7 +10,8 @@ import msgspec
 from aiohttp import web
 
 from gputile.api.conversion import ConversionError, decode, has_more_items
-from gputile.api.extender import (
+from gputile.api.quantity import MIB
+from gputile.api.webhooks import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -18,7 +19,6 @@ from gputile.api.extender import (
     FilterResult,
     HostPriority,
 )
-from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady

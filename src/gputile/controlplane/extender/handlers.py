@@ -9,11 +9,12 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.extender import (
+from gputile.api.webhooks import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -24,10 +25,9 @@ from gputile.api.extender import (
     MetaPod,
     MetaVictims,
 )
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -42,6 +42,20 @@ _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 class BadRequest(Exception):
     """The call cannot be answered as it is; the text says what is wrong and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
+    """
+
+    pod: Pod
+    warning: bool
+    reason: EventReason
+    message: str
+    latest: bool = False
 
 
 class ExtenderHandlers:
@@ -116,7 +130,9 @@ class ExtenderHandlers:
             return ExtenderBindingResult(error=str(error))
         if gpus:
             log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
-            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}"))
+            info = self._engine.ledger.info_of(args.node)
+            limits = "" if info is None or info.isolates_memory else "; memory is not limited there"
+            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"))
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:

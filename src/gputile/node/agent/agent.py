@@ -17,6 +17,7 @@ from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.callers import Lookup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
@@ -24,7 +25,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.handler import AllocationHandler, Lookup
+from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import tell_node, wanted_status
@@ -37,7 +38,7 @@ from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.support.metrics import LoopLag
+from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 

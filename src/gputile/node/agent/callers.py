@@ -9,14 +9,89 @@ youngest listed pod: a kubelet that has just started admits pods by their age, a
 
 Nothing depends on the answer but the preferred GPU and what the environment says: ``PreStartContainer`` goes by what
 the kubelet has written down.
+
+A call holds up every pod of the node and has no deadline in the kubelet, so each request has one here. The agent waits
+for the kubelet's list for up to three seconds, since it takes a while on a busy node, and for half a second if it did
+not come the last time. The agent waits longer for the API server, but only for a pod of which nothing else is known:
+the kubelet keeps for good what such a pod is given.
 """
 
+import asyncio
+import logging
+import time
 from collections.abc import Set
 
+from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.device_table import ListedPod, Listing
-from gputile.node.agent.holdings import entries
-from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.files.allocation_files import Records
+from gputile.node.agent.holdings import derive, entries, forget_unwritten
+from gputile.node.agent.known_pods import KnownPod, answered_pod
+from gputile.node.agent.kubelet import KubeletLink
+
+log = logging.getLogger(__name__)
+
+FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
+READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
+MOST_LOOKUPS = 8
+
+
+class Lookup:
+    """Brings the state up to date before a call is decided."""
+
+    def __init__(
+        self, state: AllocationState, kubelet: KubeletLink, records: Records, cluster: NodeApi, node: str
+    ) -> None:
+        self.records = records
+        self._state = state
+        self._kubelet = kubelet
+        self._cluster = cluster
+        self._node = node
+        self._answers = True
+
+    async def list(self) -> Listing | None:
+        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._answers else FETCH_WITHIN_S)
+        self._answers = listing is not None
+        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self.read_written()
+        return listing
+
+    def read_written(self) -> None:
+        """Read what the kubelet has written down; a record that cannot be written for it is written later."""
+        try:
+            self.records.read(self._state, time.time_ns())
+        except OSError as error:
+            log.error("the agent's state cannot be written, and is written again later: %s", error)
+
+    async def caller(self, resource: str, size: int) -> Caller | None:
+        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
+        listing = await self.list()
+        forget_unwritten(self._state, resource)
+        until = time.monotonic() + PATIENCE_S
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), None)
+
+    async def _read(self, key: str) -> bool:
+        """Read a pod from the API server; return whether it answered, be it that there is none."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True
+
 
 Written = Set[tuple[str, str, str]]
 

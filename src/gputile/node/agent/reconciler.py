@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from gputile.api.core import ObjectReference
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.arbiter_process import ArbiterProcess

@@ -177,7 +177,7 @@ def _weight(pod: KnownPod | None) -> int:
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
+    """Return the content of an allocation's file ``share``, see docs/reference/arbiter-protocol.md."""
     lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
     first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
     return "\n".join([*first, *lines, SHARE_END, ""]).encode()

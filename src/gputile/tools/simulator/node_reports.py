@@ -10,7 +10,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
-from gputile.api.well_known import GANG_GATE, Mode
+from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import is_decided
@@ -265,7 +265,8 @@ def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
         return None
     way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
     names = first_of([info.name for info in found], 3)
-    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for."
+    keeps_off = f"the label {ISOLATION}: memory keeps a pod off"
+    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for; {keeps_off}."
 
 
 def waiting_for(pod: Pod) -> str | None:

@@ -15,7 +15,6 @@ from gputile.node.agent.advertise import (
     Advertiser,
     empty_in,
     inventory_for_scheduler,
-    put_in_force,
 )
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
@@ -46,7 +45,6 @@ class Recorder:
     def __init__(self, state: AllocationState) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.state = state
-        self.full = False
         self.sockets: tuple[str, ...] = ()
         self.mps = self.cdi = self
         self.without_daemon: dict[str, str] = {}
@@ -71,8 +69,6 @@ class Recorder:
         self.calls.append(("devices", devices))
 
     def save(self, state: Any) -> None:
-        if self.full:
-            raise OSError("no space left on device")
         self.calls.append(("checkpoint", None))
         state.advertised.unsaved = False
 
@@ -120,15 +116,6 @@ def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> 
     assert offered(done)[GPU_MEMORY] == 16
 
 
-def test_a_full_disk_keeps_no_news_from_the_kubelet() -> None:
-    here = Recorder(state_of(Mode.CGPU))
-    here.full = True
-    assert kinds(here.renewed()) == ["daemons", "CDI", "devices"]
-    here.full = False
-    assert kinds(here.renewed()) == ["daemons", "checkpoint"]
-    assert kinds(here.renewed()) == ["daemons"]
-
-
 def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
     state = state_of(None)
     assert set(offered(renewed(state)).values()) == {0}
@@ -151,19 +138,6 @@ def test_another_plugin_takes_everything_over(sockets: tuple[str, ...]) -> None:
     assert WHOLE_GPU not in offered(done)
     assert set(offered(done).values()) == {0}
     assert inventory_for_scheduler(state) is None
-
-
-def test_a_mode_is_changed_in_two_steps() -> None:
-    state = state_of(Mode.CGPU)
-    renewed(state)
-    state.node = state_of(Mode.SHARE).node
-    renewed(state)
-    inventory = inventory_for_scheduler(state)
-    assert state.advertised.decided.closing
-    assert inventory is not None
-    assert not inventory.gpus
-    put_in_force(state, SEEN, free=True)
-    assert state.advertised.decided.effective_mode.mode is Mode.SHARE
 
 
 def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:

@@ -1,7 +1,5 @@
 """Who gets which devices, and who may start with them: by what the kubelet has written down (B1, G1, M4)."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -10,18 +8,16 @@ from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
-    MEMORY_UNIT_ANNOTATION,
-    MIRROR_ANNOTATION,
     WHOLE_GPU,
     Mode,
 )
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import allocate
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
+from gputile.node.agent.handler import allocate
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
@@ -108,27 +104,6 @@ class Here:
         return {each.uid: {i for part in each.devices for i in part.ids} for each in self.state.device_table}
 
 
-def test_the_container_that_lacks_its_devices_is_asking() -> None:
-    a, b = known("a", container(mem=2)), known("b", container("one", mem=2), container("two", mem=2))
-    here = Here(Mode.CGPU, a, b)
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}, "b": {"one": {}, "two": {}}})
-    listing = here.state.kubelet.listing
-    assert [(c.key, c.container) for c in callers(here.state, listing, GPU_MEMORY, 2)] == [("default/b", "one")]
-    here.lists({"b": {"one": {GPU_MEMORY: NEXT}, "two": {}}})
-    found = callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)
-    assert [(c.container, c.sure) for c in found] == [("two", True)]
-    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 2) == []
-
-
-def test_an_init_container_had_its_turn_once_the_kubelet_has_written_it_down() -> None:
-    pod = known("a", container(mem=2), init=(container("init", mem=2),))
-    here = Here(Mode.CGPU, pod)
-    first = here.gives(pod, "init", TWO)
-    second = here.gives(pod, "main", TWO)
-    assert (first, second) == ("uid-a-init", "uid-a-main")
-    assert {start.limits.container for start in here.starts(GPU_MEMORY, TWO)} == {"init", "main"}
-
-
 def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -> None:
     here = Here(Mode.CGPU, known("a", container(mem=2)), known("plain", container()))
     here.lists({"a": {"main": {}}, "plain": {"main": {}}, "new": {"main": {}}})
@@ -139,12 +114,6 @@ def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -
     ]
 
 
-def test_a_pod_that_runs_without_devices_does_not_stand_in_the_way() -> None:
-    here = Here(Mode.CGPU, known("bare", container(mem=2), phase="Running"), known("new", container(mem=2)))
-    here.lists({"bare": {"main": {}}, "new": {"main": {}}})
-    assert callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)[0].key == "default/new"
-
-
 def test_both_resources_of_a_container_have_one_directory() -> None:
     pod = known("a", container(mem=2, core=10))
     here, core = Here(Mode.CORE_MEM, pod), tuple(part_id("GPU-0", slot) for slot in range(10))
@@ -153,49 +122,6 @@ def test_both_resources_of_a_container_have_one_directory() -> None:
     here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
     second = here.answers(GPU_CORE, core)
     assert first.directory == second.directory == "uid-a-main"
-
-
-def test_a_lost_answer_takes_no_directory_and_no_devices() -> None:
-    """The kubelet died before it had written the answer down, and asks again for another container."""
-    a, b = known("a", container(mem=2)), known("b", container(mem=2))
-    here = Here(Mode.CGPU, a, b)
-    here.lists({"a": {"main": {}}})
-    here.answers(GPU_MEMORY, TWO)
-    here.gives(b, "main", TWO)
-    assert here.held() == {"uid-b": set(TWO)}
-    assert here.gives(a, "main", NEXT) == "uid-a-main"
-
-
-def test_who_was_taken_for_the_caller_by_mistake_shares_no_directory_with_it() -> None:
-    """Nobody knows the static pod that asks, and one that is known lacks as much."""
-    pod = known("a", container(mem=2))
-    here = Here(Mode.CGPU, pod)
-    here.lists({"a": {"main": {}}, "static": {"main": {}}})
-    answer = here.answers(GPU_MEMORY, TWO)
-    here.writes("config-1", "main", GPU_MEMORY, TWO, answer)
-    with pytest.raises(NotYet, match="has not said yet what pod"):
-        here.starts(GPU_MEMORY, TWO)
-    assert here.gives(pod, "main", NEXT) != answer.directory
-    mirror = known("static", container(mem=2), uid="mirror")
-    meta = msgspec.structs.replace(mirror.pod.metadata, annotations={MIRROR_ANNOTATION: "config-1"})
-    here.know(replace(mirror, pod=msgspec.structs.replace(mirror.pod, metadata=meta)))
-    (start,) = here.starts(GPU_MEMORY, TWO)
-    assert (start.directory, start.limits.uid) == (answer.directory, "mirror")
-
-
-def test_a_pod_that_nobody_knows_starts_when_it_is_known_with_its_own_amount() -> None:
-    """The API server says later that its unit is another one."""
-    here = Here(Mode.CGPU)
-    here.lists({"a": {"main": {}}})
-    answer = here.answers(GPU_MEMORY, TWO)
-    assert answer.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
-    here.writes("uid-a", "main", GPU_MEMORY, TWO, answer)
-    with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
-        here.starts(GPU_MEMORY, TWO)
-    pod = simple_pod("a", container(mem=2), annotations={MEMORY_UNIT_ANNOTATION: "512"})
-    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
-    here.know(known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
-    assert [share.mib for share in here.starts(GPU_MEMORY, TWO)[0].limits.gpus] == [1024]
 
 
 @pytest.mark.parametrize(
@@ -228,20 +154,6 @@ def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> N
     here.lists({"old": {"main": {WHOLE_GPU: ("GPU-0",)}}, "new": {"main": {}}})
     caller = callers(here.state, here.state.kubelet.listing, WHOLE_GPU, 1)[0]
     assert preferred(here.state, caller, WHOLE_GPU, ("GPU-0", "GPU-1"), (), 1) == ("GPU-1",)
-
-
-def test_memory_that_was_given_twice_is_enough_for_both_or_the_second_waits() -> None:
-    here = Here(Mode.CGPU, *(pods := [known(name, container(mem=2)) for name in ("a", "b")]))
-    for pod in pods:
-        here.gives(pod, "main", TWO)
-    assert {start.limits.pod for start in here.starts(GPU_MEMORY, TWO)} == {"a", "b"}
-    assert here.state.device_table.mib("GPU-0") == 4096
-    five = tuple(part_id("GPU-0", slot) for slot in range(5))
-    here = Here(Mode.CGPU, *(pods := [known(name, container(mem=5)) for name in ("a", "b")]))
-    for pod in pods:
-        here.gives(pod, "main", five)
-    with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
-        here.starts(GPU_MEMORY, five)
 
 
 @pytest.mark.parametrize(
@@ -304,25 +216,6 @@ def test_the_other_resource_of_nobody_known_comes_from_the_same_gpu() -> None:
     here.answers(GPU_CORE, core)
     free = [part_id(f"GPU-{index}", slot) for index in range(2) for slot in range(8)]
     assert preferred(here.state, None, GPU_MEMORY, free, (), 2) == (part_id("GPU-1", 0), part_id("GPU-1", 1))
-
-
-def test_a_container_that_the_kubelet_has_forgotten_keeps_its_devices_until_it_gets_others() -> None:
-    pod = known("a", container(mem=2))
-    here = Here(Mode.CGPU, pod)
-    here.gives(pod, "main", TWO)
-    here.starts(GPU_MEMORY, TWO)
-    here.state.written = ()
-    here.lists({})
-    assert here.held() == {}, "it has ended, and the watch is late"
-    here.lists({"a": {"main": {}}})
-    assert here.held() == {"uid-a": set(TWO)}
-    second = here.gives(pod, "main", NEXT)
-    assert second != "uid-a-main"
-    assert here.held() == {"uid-a": set(NEXT)}
-    here.starts(GPU_MEMORY, NEXT)
-    here.state.written = ()
-    derive(here.state, here.now)
-    assert here.held() == {"uid-a": set(NEXT)}, "the first directory's container does not run any more"
 
 
 def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:

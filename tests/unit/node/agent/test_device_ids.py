@@ -64,7 +64,3 @@ def test_dcgm_exporter_finds_the_gpu_of_a_pod(mode: Mode, sharing: Sharing, reso
 def test_ids_are_grouped_by_gpu_and_sorted_by_number(pairs: set[tuple[str, int]]) -> None:
     grouped = by_gpu(part_id(*pair) for pair in pairs)
     assert [part_id(*pair) for pair in sorted(pairs)] == [each for ids in grouped.values() for each in in_order(ids)]
-
-
-def test_an_id_of_another_plugin_is_on_no_gpu_of_the_node() -> None:
-    assert by_gpu(["nvidia0", "", "::1"]) == {"": {"", "::1"}, "nvidia0": {"nvidia0"}}

@@ -8,7 +8,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPUSHARE_ASSIGNED,
     GPUSHARE_INDEX,
-    WHOLE_GPU,
     Mode,
 )
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
@@ -27,7 +26,6 @@ from tests.fakes.corebuilders import container
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", 15360) for i in range(4))
 SHARE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.SHARE, 1024))
-WHOLE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.EXCLUSIVE, 1024))
 ALLOCATION = "gputile.io/allocation"
 
 
@@ -85,16 +83,6 @@ def test_what_agrees_is_confirmed_once() -> None:
     )
 
 
-def test_the_kubelets_gpu_is_written_down() -> None:
-    pod = bound(simple_pod("a", container(mem=1)), 2)
-    (found,) = compare([pod], [held(pod, devices_of("main", "GPU-1::0"))], shown(("a", {"main": ("GPU-1::0",)})))
-    assert (found.reason, found.message[:40]) == ("GpuBookingCorrected", "the kubelet put the pod on GPU 1, booked")
-    truth = decode_allocation(found.annotations[ALLOCATION] or "")
-    assert [share.uuid for share in truth.gpus] == ["GPU-1"]
-    assert truth.assumed_ns == 7
-    assert found.annotations[GPUSHARE_INDEX] == "1"
-
-
 def test_containers_on_different_gpus_add_up_on_each() -> None:
     pod = bound(simple_pod("a", container("x", mem=2), container("y", mem=3)), 0)
     holding = held(pod, devices_of("x", "GPU-0::0", "GPU-0::1"), devices_of("y", "GPU-3::0", "GPU-3::1", "GPU-3::2"))
@@ -103,13 +91,6 @@ def test_containers_on_different_gpus_add_up_on_each() -> None:
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
     assert [(share.index, share.mib) for share in truth.gpus] == [(0, 2048), (3, 3072)]
     assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one GPU a pod
-
-
-def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
-    pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
-    holding = held(pod, devices_of("main", "GPU-1", "GPU-3", resource=WHOLE_GPU))
-    (found,) = compare([pod], [holding], shown(("a", {"main": ("GPU-1", "GPU-3")}), resource=WHOLE_GPU), WHOLE)
-    assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == ["GPU-1", "GPU-3"]
 
 
 def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
@@ -122,29 +103,3 @@ def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
     (found,) = compare([pod], [], shown(("a", {"main": ()})))
     assert not found.annotations
     assert "delete the pod" in found.message
-
-
-def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
-    """Not of an init container, which the kubelet never lists."""
-    pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
-    listing = shown(("a", {"one": (), "two": ("GPU-2::1",)}))
-    init, one, two = (
-        devices_of("init", "GPU-2::1", phase=Phase.INIT),
-        devices_of("one", "GPU-2::0"),
-        devices_of("two", "GPU-2::1"),
-    )
-
-    def told(known: KnownPod, devices: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
-        mounted = {each.container: each.directory for each in devices}
-        ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
-        table = DeviceTable([held(known, *devices)] if devices else [], set(ran))
-        found = differences(state_of([known], table), listing, 9)
-        return [(each.reason or "", each.message) for each in found if not each.annotations]
-
-    ((reason, message),) = told(pod, (init, one, two), "init", "one", "two")
-    assert reason == "GpuForgotten"
-    assert "the GPU of one," in message
-    assert told(pod, (init, one, two), "init", "two") == []
-    listing = shown(("a", {"one": (), "two": ()}))
-    assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
-    assert told(bound(pod.pod, 2, phase="Pending"), (one,), "one") == []

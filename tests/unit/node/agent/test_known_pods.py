@@ -93,20 +93,6 @@ def test_an_answer_that_comes_after_the_word_of_its_end_brings_no_pod_back(book:
     assert answered_pod(book, version(POD, 3, uid="the next of its name"), CONFIGURATION)
 
 
-def test_an_answer_may_come_before_the_watch(book: PodCache) -> None:
-    early = version(simple_pod("q", container(mem=1)), 12)
-    assert answered_pod(book, early, CONFIGURATION)
-    replace_pods(book, [POD], CONFIGURATION)  # a list that was begun before
-    assert answered_pod(book, early, CONFIGURATION)
-
-
-def test_an_answer_that_was_under_way_while_a_list_left_its_pod_out_brings_nobody_back(book: PodCache) -> None:
-    """The watch says nothing more of a pod that was deleted before the list, so it would be there for ever."""
-    replace_pods(book, [], CONFIGURATION)
-    assert not answered_pod(book, version(POD, 8), CONFIGURATION)
-    assert not book
-
-
 def test_a_list_that_is_older_than_a_reading_says_nothing_of_what_was_read(book: PodCache) -> None:
     young = version(simple_pod("young", container(mem=1)), 20, uid="young")
     assert answered_pod(book, young, CONFIGURATION)

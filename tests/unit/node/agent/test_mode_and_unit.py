@@ -4,8 +4,15 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARED_MEMORY_LABEL, SHARING_LABEL, Mode
+from gputile.api.well_known import (
+    MODE_LABEL,
+    MODES,
+    REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
+    SHARING_LABEL,
+    ConditionType,
+    Mode,
+)
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.allocation_state import ModeDecision
 from gputile.node.agent.node_config import EffectiveMode, Sharing
@@ -29,11 +36,6 @@ def test_a_node_that_joins_takes_its_labels_at_once() -> None:
         Mode.SHARE, 128
     )
     assert decide_mode(None, {}, configured(1024), GPUS, []).effective_mode == EffectiveMode(Mode.EXCLUSIVE, 1024)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
-    assert decide_mode(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
 
 
 def test_a_change_is_held_by_pods_which_are_named() -> None:

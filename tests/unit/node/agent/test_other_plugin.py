@@ -14,12 +14,6 @@ from tests.fakes.corebuilders import container
 WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
 
 
-def test_no_other_plugin_is_on_an_empty_node() -> None:
-    assert other_plugin_evidence([], [], [], None, served_before=False) is None
-    assert other_plugin_evidence([], [], [], Node(), served_before=False) is None
-    assert other_plugin_condition(None).status == "False"
-
-
 def test_a_socket_that_answers_is() -> None:
     evidence = other_plugin_evidence(["nvidia-gpu.sock"], [], [], Node(), served_before=True)
     assert evidence is not None

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
-from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, Mode
+from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, ConditionType, Mode
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.node_config import EffectiveMode
@@ -27,7 +26,7 @@ from gputile.node.agent.node_status import (
     node_patch,
 )
 from gputile.node.nvml.binding import problem_of
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
 NAME, MEMORY = "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"
@@ -77,25 +76,6 @@ def patched(document: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
         else:
             old.update(condition)
     return result
-
-
-def test_a_new_node_gets_everything() -> None:
-    patch = node_patch(read(node()), Wanted({NAME: "Tesla-T4"}, "{}", (WELL,)), NOW)
-    assert patch == {
-        "metadata": {"labels": {NAME: "Tesla-T4"}, "annotations": {"gputile.io/inventory": "{}"}},
-        "status": {
-            "conditions": [
-                {
-                    "type": "gputile.io/CardProblem",
-                    "status": "False",
-                    "reason": "CardsHealthy",
-                    "message": "4 GPUs are healthy",
-                    "lastHeartbeatTime": "2026-11-20T22:00:00Z",
-                    "lastTransitionTime": "2026-11-20T22:00:00Z",
-                }
-            ]
-        },
-    }
 
 
 def test_a_new_message_is_no_transition() -> None:
@@ -200,11 +180,6 @@ def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
     )
 
 
-def test_a_gpu_that_cannot_be_read_is_named() -> None:
-    unread = machine(problems=(Problem(ConditionReason.CARD_LOST, "GPU 2: gone"),))
-    assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
-
-
 def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_memory() -> None:
     spark = ProbedMachine((ProbedGpu(0, "GPU-a", "NVIDIA GB10", 122570, "0000000F:01:00.0", unified=True),))
     assert told(spark)[1][:2] == ("False", "CardsHealthy")
@@ -264,10 +239,6 @@ def test_one_model_in_two_sizes_has_a_name_and_no_memory() -> None:
     assert "aliyun.accelerator/nvidia_mem" not in labels
 
 
-def test_a_node_without_gpus_has_no_label() -> None:
-    assert node_labels([]) == {}
-
-
 @given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))
 def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds: list[tuple[str, int]]) -> None:
     for key, value in node_labels(gpus(*kinds)).items():
@@ -275,8 +246,3 @@ def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds: list[tupl
         assert LABEL_VALUE.fullmatch(value)
         if key.startswith(MODEL_COUNT_PREFIX):
             assert LABEL_VALUE.fullmatch(key.removeprefix(MODEL_COUNT_PREFIX))
-
-
-@pytest.mark.parametrize("label", ["kubernetes.io/hostname", "ack.node.gpu.schedule", "nvidia.com/gpu.product"])
-def test_nobody_elses_label_is_ours(label: str) -> None:
-    assert not is_ours(label)

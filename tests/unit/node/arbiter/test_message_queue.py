@@ -117,12 +117,6 @@ def test_as_much_is_handled_however_many_flood(clock: Clock, containers: int, nu
     assert min(shares) >= max(shares) / 2, "and each connection"
 
 
-def test_nothing_of_a_flood_is_lost_or_changes_places(clock: Clock) -> None:
-    (flood,) = node(clock, 1, 5, unread=1003)
-    run(clock, flood, 1.0)
-    assert all(process.handled == list(range(1003)) and not process.paused for process in flood)
-
-
 def test_parts_of_messages_cost_as_much(clock: Clock) -> None:
     """Bytes one by one: what is counted is how often the connection is read."""
     ((process,),) = node(clock, 1, 1)
@@ -167,17 +161,6 @@ def test_one_that_says_little_never_waits_beside_floods(clock: Clock) -> None:
                 assert not process.paused
         run(clock, everyone, 0.060)
     assert all(len(process.handled) == 30 for process in honest[:6])
-
-
-def test_one_that_dies_in_the_line_is_seen_when_its_turn_comes(clock: Clock) -> None:
-    (flood,) = node(clock, 1, CONNECTIONS, unread=10**6)
-    run(clock, flood, 0.1)
-    dead = [process for process in flood if process.paused][-1]
-    dead.gone = True
-    before = len(dead.handled)
-    run(clock, flood, CONNECTIONS * AT_ONCE / SHARED * WINDOW_S + 2 * WINDOW_S)
-    assert dead.ended
-    assert len(dead.handled) == before
 
 
 def test_one_that_leaves_the_line_or_fails_holds_up_nobody(clock: Clock) -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
-from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
+from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS
 from tests.unit.node.arbiter.collective import Job, Node
@@ -93,25 +93,6 @@ def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
     return node
 
 
-def test_an_event_costs_what_there_is_to_look_at() -> None:
-    turns = NodeTimeSlices()
-    gpus = [f"gpu{number}" for number in range(8)]
-    for key in ("one", "two"):
-        for uuid in gpus:
-            turns.put(uuid, key, Share(), 0)
-    turns.want(gpus[0], "one", 1, 0)
-    assert turns.cost == 1
-    for uuid in gpus:
-        turns.want(uuid, "one", 1, 0)
-        turns.want(uuid, "two", 2, 0)
-    assert turns.cost == 5  # eight GPUs, two containers
-    turns.done(gpus[0], 2, 7, 0, False, 0)  # a turn that it does not have
-    assert turns.cost == 1
-    turns.tick(gpus[0], 0)
-    turns.busy(gpus[0], 2, 7, 0)
-    assert turns.cost == 1
-
-
 def test_a_set_is_limited_and_ends_as_one() -> None:
     node = both()
     said = node.want("A", "y", 2, 40 * MS)
@@ -180,20 +161,6 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     )
     assert turns_to_begin(0, [waited, other], {"A": None, "B": 21 * MS}, Q, 5 * MS) == [Begin("A", ("A",), 21 * MS)]
     assert begun({"A": 9 * MS, "B": None, "C": None}, ("AB", 0), ("BC", 1)) == [Begin("BC", ("B", "C"), 9 * MS)]
-
-
-def test_what_is_used_together() -> None:
-    joint = JointGpus()
-    assert joint.wants("x", 1, "A", 0) == {"A"}
-    assert joint.wants("x", 1, "B", USED_WITHIN) == {"A", "B"}
-    assert joint.wants("x", 1, "B", USED_WITHIN + 1) == {"B"}
-    joint.note("x", "AB", 0)
-    assert joint.of("x", TOGETHER_FOR) == ("A", "B")
-    assert joint.of("y", 0) == ()
-    joint.note("x", "A", 5)
-    assert joint.of("x", TOGETHER_FOR + 1) == ()
-    joint.forget("x", "A")
-    assert joint.of("x", 0) == ()
 
 
 @pytest.mark.requirement("M5")

@@ -13,22 +13,6 @@ def percent(part: int) -> Share:
     return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
-def of_two() -> OneGpu:
-    """Return the turns of a GPU that has the containers a and b."""
-    turns = OneGpu(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    return turns
-
-
-def contended() -> OneGpu:
-    """Return such turns of which process 1, of a, has one, while process 2, of b, waits."""
-    turns = of_two()
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
-    return turns
-
-
 def run(*clients: Client, seconds: float = 20.0) -> list[float]:
     machine = Machine(list(clients))
     machine.run(int(seconds * 1e9))

@@ -21,21 +21,6 @@ from gputile.node.native_layouts import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory
 
 
-def test_each_version_has_its_place(tmp_path: Path) -> None:
-    """A new version goes beside the old one: containers that run keep what they have."""
-    files = [tmp_path / "one.so", tmp_path / "two.so"]
-    for path in files:
-        path.write_text(path.name)
-    installed = []
-    for path in [*files, files[0]]:
-        content = path.read_bytes()
-        installed.append(place_in(tmp_path / "library", content))
-        install(installed[-1], content)
-    assert installed[0] == installed[2] != installed[1]
-    assert [found.library.read_text() for found in installed] == ["one.so", "two.so", "one.so"]
-    assert {found.preload.read_text() for found in installed} == {f"/etc/gputile/{NAME}\n"}
-
-
 @dataclass
 class Node:
     """A node whose agent has ``enforcement``; the host calls ``state`` /host/state."""
@@ -59,26 +44,6 @@ class Node:
 def node(tmp_path: Path) -> Node:
     usage = UsageFiles(nosuid_directory())
     return Node(tmp_path, usage, IsolationMounts(tmp_path, Path("/host/state"), usage))
-
-
-@pytest.mark.requirement("M4", "M5")
-def test_an_isolated_container_gets_the_library(node: Node) -> None:
-    """The library and what loads it read-only, the place to count writable, all under the host's names."""
-    for mode in (Mode.CGPU, Mode.CORE_MEM):
-        mounts = {m.container_path: m for m in node.enforcement.mounts(mode, "a")}
-        assert {path: m.read_only for path, m in mounts.items()} == {
-            f"/etc/gputile/{NAME}": True,
-            "/etc/ld.so.preload": True,
-            "/etc/ld-nix.so.preload": True,
-            "/etc/gputile/usage": False,
-        }
-        usage = node.enforcement.prepare(mode, "a", node.answer(mode))
-        assert usage == node.usage.path("a") == Path(mounts["/etc/gputile/usage"].host_path)
-        assert node.at(mounts[f"/etc/gputile/{NAME}"].host_path).read_bytes() == library_path().read_bytes()
-        for path in ("/etc/ld.so.preload", "/etc/ld-nix.so.preload"):
-            assert node.at(mounts[path].host_path).read_text() == f"/etc/gputile/{NAME}\n"
-    assert node.enforcement.mounts(Mode.SHARE, "a") == []
-    assert node.enforcement.prepare(Mode.SHARE, "a", {}) is None
 
 
 @pytest.mark.requirement("M4")

@@ -90,15 +90,6 @@ def watched(present: Present) -> Iterator[Watch]:
         one.monitor.close()
 
 
-def test_the_first_step_tells_the_machine(watched: Watch) -> None:
-    w = watched("a100")
-    assert w.down == "Starting"
-    assert w.look()
-    assert not w.down
-    assert (len(w.indices), w.unhealthy) == (8, set())
-    assert not w.look()
-
-
 def test_a_critical_xid_takes_the_gpu_away_until_it_was_quiet(watched: Watch) -> None:
     w = watched("t4")
     w.look()

@@ -56,14 +56,6 @@ def test_a_wait_that_keeps_failing_does_not_spin(probe_of: ProbeOf) -> None:
     assert not troubles(signs)
 
 
-def test_an_xid_of_a_gpu_that_is_lost_already_is_still_of_that_gpu(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("t4")
-    probe.inventory()
-    machine.gpus[3].error = 15
-    machine.xid(3, 79)
-    assert XidSeen(machine.gpus[3].uuid, 79) in probe.watch_health(2)
-
-
 @pytest.mark.parametrize(("code", "doubtful"), [(15, False), (16, False), (10, True), (999, True)])
 def test_what_may_pass_is_told_from_what_does_not(probe_of: ProbeOf, code: int, doubtful: bool) -> None:
     machine, probe = probe_of("t4")
@@ -84,14 +76,6 @@ def test_broken_memory_needs_a_reset_or_a_new_gpu(probe_of: ProbeOf) -> None:
     assert "reset the GPU" in told[machine.gpus[0].uuid]
     assert "replace the GPU" in told[machine.gpus[1].uuid]
     assert len(told) == 2
-
-
-def test_retired_pages_of_an_older_gpu_need_a_reset(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("v100")
-    probe.inventory()
-    machine.gpus[5].rows = (1, 0)
-    machine.write()
-    assert list(troubles(probe.examine())) == [machine.gpus[5].uuid]
 
 
 def test_what_the_driver_asks_for_is_passed_on(probe_of: ProbeOf) -> None:

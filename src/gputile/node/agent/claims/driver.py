@@ -21,8 +21,7 @@ import msgspec
 
 from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import DRIVER, Mode
+from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState

@@ -26,14 +26,6 @@ def test_damaged_files_of_an_allocation_are_none(tmp_path: Path, content: bytes)
     assert files.started() == frozenset()
 
 
-def test_a_damaged_claim_is_another_one(tmp_path: Path) -> None:
-    claim = NodeLock(tmp_path / "owner", "this agent")
-    claim.take()
-    assert claim.mine
-    (tmp_path / "owner").write_bytes(b"\xff\xfe")
-    assert not claim.mine
-
-
 def files_in(tmp_path: Path) -> NodeFiles:
     claim = NodeLock(tmp_path / "owner", "this agent")
     claim.take()

@@ -4,7 +4,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -205,17 +205,6 @@ def test_gpus_and_node(tmp_path: Path) -> None:
     assert (info["mode"], info["unit_mib"], info["gpu_time_policy"]) == ("cgpu", "1024", "weighted")
 
 
-def test_an_error_of_a_mig_instance_is_told_of_its_gpu_as_long_as_the_instance_is_there(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    split = ProbedGpu(4, "GPU-4", "A30", 24576, "0:4", instances=(MigInstance("MIG-a", "1g.6gb", 6144, 1, 0),))
-    machine = node.monitor.seen.machine
-    node.monitor.seen = Observation(replace(machine, gpus=(*machine.gpus, split)), Health())
-    node.monitor.xids = {("MIG-a", 13): 2, ("MIG-gone", 13): 1}
-    found = node.samples()
-    assert found["gpu_xids_total", of(4, uuid="MIG-a", xid="13")] == 2
-    assert found["gpu_xids_total", frozenset({"gpu": "", "uuid": "MIG-gone", "xid": "13"}.items())] == 1
-
-
 def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     """200 pods on a node, isolated ones, which have the most series: less than 200 kB, as no compression makes it."""
     node, times, name = Node(tmp_path, Mode.CGPU), GpuTimes(), "inference-7d9c5b8f6d-00000"
@@ -227,18 +216,6 @@ def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     of_pod = [line for line in lines if 'pod="a"' in line]
     assert len(of_pod) == 7
     assert 200 * sum(len(line) + len(name) for line in of_pod) + sum(map(len, lines)) < 200_000
-
-
-def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None:
-    """Sixteen decimals of a third, of each of 200 containers, are several kilobytes of each scrape."""
-    node = Node(tmp_path, Mode.CGPU, ("one", "two", "three"))
-    times = GpuTimes()
-    times.rows = (TimeUsed(PodContainer(POD, "default", "a", "one"), "1", 12345.678901234, 2345.678901234),)
-    node.registry.register(times)
-    found = node.samples()
-    assert found["gpu_time_share_ratio", labels(container="one")] == 0.333333
-    assert found["gpu_time_seconds_total", labels(container="one")] == 12345.679
-    assert found["gpu_wait_seconds_total", labels(container="one")] == 2345.679
 
 
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:

@@ -10,7 +10,6 @@ from gputile.node.agent.status.usage import owner_in, owner_of
 
 pytestmark = pytest.mark.requirement("B7")
 POD, OTHER = "8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d", "11111111-2222-3333-4444-555555555555"
-STATIC = "0123456789abcdef0123456789abcdef"
 CONTAINER = "ab" * 32
 UNDERSCORED = POD.replace("-", "_")
 
@@ -29,10 +28,6 @@ UNDERSCORED = POD.replace("-", "_")
 def test_the_forms_of_the_kubelet_and_of_runtimes(path: str) -> None:
     assert owner_in(f"0::{path}\n", {POD}) == (POD, CONTAINER)
     assert owner_in(f"12:memory:{path}\n1:name=systemd:{path}\n", {POD}) == (POD, CONTAINER)
-
-
-def test_a_static_pod_has_no_dashes() -> None:
-    assert owner_in(f"0::/kubepods/pod{STATIC}/{CONTAINER}\n", {STATIC}) == (STATIC, CONTAINER)
 
 
 def test_what_a_container_names_below_its_own_cgroup_does_not_count() -> None:

@@ -1,30 +1,19 @@
 """What the agent remembers of the last hour, and the page reads of it."""
 
-import asyncio
 import os
-import urllib.request
 from pathlib import Path
 
-import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gputile.api.usage_hour import HourSample
+from gputile.api.gpu_time import HourSample
 from gputile.api.well_known import Mode
-from gputile.kube.client import Attempts, Connection
 from gputile.node.agent.device_table import PodContainer
-from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.status.usage import ContainerUse, GpuTimes, UsageHour
 from gputile.node.agent.time_shares import TimeUsed
-from gputile.tools.web.records import UsageSample
-from gputile.tools.web.usage import UsageReader
-from tests.fakes.agents import hour_path, put_agent
-from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.devicetable import release
 from tests.unit.node.agent.status.test_node_metrics import MIB, POD, Node, counted
 
 pytestmark = pytest.mark.requirement("B7")
-DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Remembering:
@@ -80,24 +69,3 @@ def test_samples_end_with_their_pod(there: Remembering) -> None:
     there.take(2, 0)
     assert there.samples() == []
     assert there.hour.of_pod('"\0').lines == []
-
-
-@pytest.mark.anyio
-async def test_the_page_reads_what_the_agent_answers(there: Remembering) -> None:
-    there.take(1, 0)
-    there.take(2, 15)
-    app = monitoring_app(CollectorRegistry(), lambda: None, lambda: None, there.hour.of_pod)
-    agent = start_monitoring(0, app)
-    try:
-        url = f"http://127.0.0.1:{agent.server_port}/usage/hour?pod={POD}"
-        with await asyncio.to_thread(DIRECTLY.open, url, None, 30) as answer:
-            body = answer.read()
-    finally:
-        agent.shutdown()
-        agent.server_close()
-    assert msgspec.json.decode(body)
-    server = FakeApiServer()
-    put_agent(server, "n", b"")
-    server.proxied[hour_path("n")] = 200, body
-    async with server.running(), Connection(server.access(), attempts=Attempts(number=1)) as connection:
-        assert await UsageReader(connection, "gputile").hour("n", POD) == [UsageSample(120, None, 25)]
