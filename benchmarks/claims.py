@@ -1,8 +1,8 @@
 """Claims beside extended resources: how long they take to prepare, memory of the agent, pods per second, and packing.
 
 Agent and gateway are processes before a kubelet that starts no containers. The pods are bound by the real
-kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one. Where ``GPUTILE_TRACE`` names a trace it is replayed on nodes of
-claims, whose GPUs kube-scheduler chooses.
+kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one. Where
+``GPUTILE_TRACE`` names a trace it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A scheduler extender that decides nothing, as fast as can be: what an extender costs before it thinks.
 
-Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain Binding. ``start_idle_extender`` runs it
-beside a control plane.
+Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain Binding.
+``start_idle_extender`` runs it beside a control plane.
 """
 
 import argparse

@@ -319,6 +319,20 @@ def test_the_files_that_a_reboot_takes_are_written_when_the_kubelet_asks_again(n
     node.each_prepared_claim_has_its_limits()
 
 
+def test_a_claim_whose_record_is_damaged_keeps_the_files_that_its_container_starts_with(node: ClaimingNode) -> None:
+    """The kubelet asks once for a claim, as long as neither it nor the machine is started anew."""
+    claim = allocated("c", share(0, "1Gi"), pods=("pod",))
+    node.cluster.claims[claim.key] = claim
+    node.prepare_claim(claim.key)
+    node.files_of("uid-c")[0].write_text("{")
+    node.prepared.clear()  # the new agent does not count it, kube-scheduler does
+    node.start_agent()
+    assert len(node.state.claims) == 0
+    node.prepared["uid-c"] = claim
+    node.each_prepared_claim_has_its_limits()
+    node.prepared.clear()
+
+
 def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
     """As an allocation that somebody forged, who may write the status of claims."""
     fits = allocated("a", share(0, "5Gi"), pods=("one",))

@@ -48,13 +48,13 @@ from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
-
 KUBELET_FILE: Final = "dra_manager_state"
 _RECORD_FILE: Final = "claim.json"
 _CDI_PREFIX: Final = "gputile.io-claim-"
 _PRIVATE: Final = 0o600
 _MOST_BYTES: Final = 64 * MIB
 VERSION: Final = 1
+READ_WITHIN_S: Final = 10.0
 
 
 class ClaimRecordError(ValueError):
@@ -151,9 +151,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     write_whole(path, content, mode)
 
 
-READ_WITHIN_S: Final = 10.0
-
-
 class ClaimsDriver:
     """The claims of one node. ``compare`` wakes the loop that compares."""
 
@@ -172,7 +169,7 @@ class ClaimsDriver:
         self._preparation = preparation
         self._cluster = cluster
         self._compare = compare
-        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID: one call at a time
         self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -210,7 +207,7 @@ class ClaimsDriver:
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(found.keys())
+        self._files.keep_only(found.keys() | (wanted or set()))  # the kubelet may not ask again for what it has
         hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
@@ -224,8 +221,7 @@ class ClaimsDriver:
             log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         finally:
-            if not self._turn.locked():  # else one that waits for its turn wakes the loop for all
-                self._compare.wish()
+            self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
                 dra.Device(
@@ -252,8 +248,8 @@ class ClaimsDriver:
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
         claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
         pod = await self._pod_of(claim)
-        async with self._turn:
-            await asyncio.sleep(0)  # the answers of those before go out first, however many were asked for together
+        async with self._turn:  # many are asked for together, and each is answered before the next one is prepared
+            await asyncio.sleep(0)
         claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since

@@ -175,6 +175,14 @@ async def test_a_node_that_changes_its_mode_takes_its_slice_back(tmp_path: Path)
     assert here.store.slices == {}
 
 
+async def test_a_node_whose_gpus_another_plugin_serves_offers_none(tmp_path: Path) -> None:
+    here = Scene(tmp_path)
+    await here.publish()
+    here.state.node_config = replace(here.state.node_config, withheld="another plugin serves them")
+    await here.publish()
+    assert here.store.slices == {}
+
+
 async def test_what_the_agent_lacks_is_said(tmp_path: Path) -> None:
     here = Scene(tmp_path)
     (tmp_path / "plugins_registry").rmdir()
