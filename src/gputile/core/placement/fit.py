@@ -124,7 +124,8 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
     if len(healthy) < shape.gpus:
         broken = len(node.gpus) - len(healthy)
         unhealthy = f", {broken} of them unhealthy" if broken else ""
-        text = f"it has {_gpus(len(node.gpus))}{unhealthy}; the pod needs {shape.gpus}"
+        different = " different ones" if node_info.sliced else ""
+        text = f"it has {_gpus(len(node.gpus))}{unhealthy}; the pod needs {shape.gpus}{different}"
         return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         left = sum(gpu.empty for gpu in healthy)

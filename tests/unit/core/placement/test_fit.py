@@ -193,6 +193,14 @@ GIB = 1024
             id="isolation where nothing limits memory",
         ),
         pytest.param(
+            gpu_node(replicas=4, sizes=[15360]),
+            pod(asks={WHOLE: 2}),
+            [],
+            FitRule.TOO_FEW,
+            "it has 1 GPU; the pod needs 2 different ones",
+            id="several GPUs given in turns are different ones",
+        ),
+        pytest.param(
             gpu_node(replicas=2),
             pod(asks={WHOLE: 1}, annotations={ISOLATION: "memory, compute"}),
             [],
@@ -268,7 +276,7 @@ def test_a_gpu_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> 
     assert refused("a") == refused("c") == stranger
     book(ledger, "b1", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
     assert refused("b") == "GPU 1 holds 2 pods, the most that a GPU may hold here (2)"
-    assert refused("b", 3) == "it has 2 GPUs; the pod needs 3"
+    assert refused("b", 3) == "it has 2 GPUs; the pod needs 3 different ones"
 
 
 SAID = [("a", "full"), ("b", "small"), ("c", "full"), ("d", "full"), ("e", "full")]
