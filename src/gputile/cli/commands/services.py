@@ -265,7 +265,7 @@ class WebhookOptions:
         str, option("NAME", "Name of both webhook configurations; their caBundle is kept up to date.")
     ]
     config: FollowedConfig = None
-    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
+    host: Annotated[str, option("ADDRESS", "Address to listen on; default: every one.")] = ""
     port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443
     health_port: Annotated[int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)] = (
         8083

@@ -18,7 +18,15 @@ from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
-from gputile.support.http_server import BodyReader, Server, ServerLimits, holding, monitoring_routes, routed
+from gputile.support.http_server import (
+    ANY_ADDRESS,
+    BodyReader,
+    Server,
+    ServerLimits,
+    holding,
+    monitoring_routes,
+    routed,
+)
 from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
@@ -41,7 +49,7 @@ class WebhookSettings:
     service: str
     secret: str
     configuration: str
-    host: str = "0.0.0.0"  # noqa: S104 - the API server comes from outside of the pod
+    host: str = ANY_ADDRESS  # the API server comes from outside of the pod
     port: int = 9443
     health_port: int = 8083
     names: tuple[str, ...] = ()

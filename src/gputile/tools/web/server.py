@@ -101,7 +101,7 @@ async def serve(
             work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
             others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]
-            url = f"https://{ANY_ADDRESS}:{{port}}/"
+            url = f"https://{LOOPBACK}:{{port}}/"
         with holding(server, *others):
             server.listen()
             settings.ready(url.format(port=server.port))

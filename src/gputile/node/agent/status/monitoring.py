@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
-from gputile.support.listening import PortError
+from gputile.support.listening import bind_port
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
@@ -50,8 +50,10 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking DNS for this host's name, as the base class does."""
-        socketserver.TCPServer.server_bind(self)
+        """Bind every address of both families, and do not ask DNS for this host's name, as the base class does."""
+        self.socket.close()
+        self.socket = bind_port(OPTION, "", self.server_address[1])
+        self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 
@@ -106,10 +108,7 @@ def start_monitoring(port: int, app: "WSGIApplication") -> WSGIServer:
     Raises:
         PortError: the port cannot be opened.
     """
-    try:
-        server = _MetricsServer(port)
-    except OSError as error:
-        raise PortError(OPTION, "", port, error) from error
+    server = _MetricsServer(port)
     server.set_app(app)
     threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
     return server
