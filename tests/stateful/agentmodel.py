@@ -39,7 +39,7 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser, Surroundings
+from gputile.node.agent.advertise import Advertiser, NodeHardware
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -459,12 +459,12 @@ class ModelAgent:
         self.cluster, self.monitor = cluster, FixedMonitor(seen)
         configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
-        self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins, None)
-        self.state = self.records.starting_state(self.surroundings.machine(), configuration)
+        self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
+        self.state = self.records.starting_state(self.hardware.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda: TimeShares(Assignment(), {}, {}))
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
         self.handler = AllocationHandler(
             self.state, self.lookup, files, self.advertiser, self.wakeups.compare, self.metrics
@@ -487,7 +487,7 @@ class ModelAgent:
         """Say on the node what it offers."""
         if self.state.node is not None:
             with contextlib.suppress(KubeError, Killed):
-                wanted = wanted_status(self.state, self.surroundings.machine(), "")
+                wanted = wanted_status(self.state, self.hardware.machine(), "")
                 await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:

@@ -30,7 +30,6 @@ from gputile.node.agent.node_resources import (
     decide_mode,
     node_config_of,
     other_plugin_evidence,
-    published,
     resources_of_others,
 )
 from gputile.node.gateway.link import answers
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 
 
-class Surroundings:
+class NodeHardware:
     """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets.
 
     Without ``cdi`` the container runtime is not told of the GPUs.
@@ -85,7 +84,7 @@ class Advertiser:
     def __init__(
         self,
         state: AllocationState,
-        surroundings: Surroundings,
+        hardware: NodeHardware,
         kubelet: KubeletLink,
         records: Records,
         cluster: NodeApi,
@@ -93,7 +92,7 @@ class Advertiser:
     ) -> None:
         self.closed_for = CLOSED_FOR_S
         self.state = state
-        self._surroundings = surroundings
+        self._hardware = hardware
         self.kubelet = kubelet
         self.records = records
         self.cluster = cluster
@@ -127,21 +126,21 @@ class Advertiser:
         MPS daemons come first, and the container runtime knows devices before the kubelet does, which may give them
         away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
         """
-        around, seen = self._surroundings, self._surroundings.machine()
+        hardware, seen = self._hardware, self._hardware.machine()
         put_in_force(self.state, seen, free=free, keep_unit=keep_unit)
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
-        told.other_plugin = _find_other_plugin(state, around.other_plugins(), seen.machine)
+        told.other_plugin = _find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
-        problem = around.mps_problem(mode.mode)
+        problem = hardware.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        around.mps.want(_daemons(state, config, around.mps.without_daemon))
+        hardware.mps.want(_daemons(state, config, hardware.mps.without_daemon))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if around.cdi is not None:
-                around.cdi.refresh(seen.machine)
+            if hardware.cdi is not None:
+                hardware.cdi.refresh(seen.machine)
             told.unsaved = True
         if changed or resources != told.resources or _expected(state) != told.expected:
             told.resources = resources
@@ -195,13 +194,15 @@ class Advertiser:
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
-    inventory = published(state.node_config, state.advertised.other_plugin)
-    return closed(state.node_config) if inventory is not None and state.advertised.decided.closing else inventory
+    advertised, config = state.advertised, state.node_config
+    if advertised.other_plugin is not None:
+        return None
+    return closed(config) if advertised.decided.closing or config.withheld is not None else config.inventory
 
 
 def is_shut(state: AllocationState, node: Node) -> bool:
     """Return whether the scheduler binds no more pods here, by what ``node`` says."""
-    if published(state.node_config, state.advertised.other_plugin) is None:
+    if state.advertised.other_plugin is not None:
         return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
     return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
 

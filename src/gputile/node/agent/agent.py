@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
+from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -85,10 +85,10 @@ class Agent:
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
-        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins, cdi)
-        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
+        self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
+        self.allocation_state = state = self.records.starting_state(self.hardware.machine(), configuration)
         self.arbiter = _arbiter(store, state, self.metrics)
-        advertiser = Advertiser(state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
@@ -206,9 +206,9 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
-        seen = self.surroundings.machine()
+        seen = self.hardware.machine()
         await self.slices.publish(seen.machine)
-        problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
+        problem = self.hardware.mps_problem(state.advertised.decided.effective_mode.mode)
         wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
             told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))

@@ -54,7 +54,7 @@ class Lookup:
         """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
         listing = await self._kubelet.list(NEEDED_WITHIN_S if self._answers else FETCH_WITHIN_S)
         self._answers = listing is not None
-        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         self.read_written()
         return listing
 

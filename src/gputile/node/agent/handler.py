@@ -123,7 +123,7 @@ class AllocationHandler:
             try:
                 caller = await self._lookup.caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._state.expect(resource, ids, caller, time.monotonic())
+                self._state.expect(resource, ids, caller)
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -136,7 +136,7 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
-        if expected is not None and expected.is_for(resource, ids, time.monotonic()):
+        if expected is not None and (expected.resource, expected.ids) == (resource, frozenset(ids)):
             caller = expected.caller
         else:
             caller = await self._lookup.caller(resource, len(ids))
