@@ -51,7 +51,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_status import tell_node, wanted_status
+from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics
@@ -476,7 +476,7 @@ class ModelAgent:
     async def begin(self) -> None:
         """Take the node over, as ``Agent`` does."""
         self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler.answer))
-        await self.kubelet.told.wait()
+        await self.kubelet.state_received.wait()
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
         self.records.read(self.state, time.time_ns())
@@ -488,7 +488,7 @@ class ModelAgent:
         if self.state.node is not None:
             with contextlib.suppress(KubeError, Killed):
                 wanted = wanted_status(self.state, self.hardware.machine(), "")
-                await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
+                await publish_status(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:
         """Compare once."""

@@ -42,7 +42,7 @@ CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed h
 
 
 class NodeHardware:
-    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets.
+    """The GPUs of the node and what serves them. ``device_plugins`` is the kubelet's directory of plugins' sockets.
 
     Without ``cdi`` the container runtime is not told of the GPUs.
     """
@@ -76,7 +76,7 @@ class NodeHardware:
 
 
 class Advertiser:
-    """Keeps those informed who have to know what the node advertises.
+    """Advertises the node's devices to the kubelet, the container runtime and the MPS daemons.
 
     A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then the mode changes.
     """
@@ -111,7 +111,7 @@ class Advertiser:
         keep_unit = False
         if self.state.configuration.unit_mib > self.state.advertised.decided.effective_mode.unit_mib:
             try:
-                await self._hear_of_bound_pods()
+                await self._read_bound_pods()
             except KubeError as error:
                 log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
                 keep_unit = True
@@ -121,13 +121,13 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Settle what is in force, see ``put_in_force``, and work out anew what the node advertises with that.
+        """Decide what is in force, see ``decide_effective_mode``, and advertise the devices that follow from it.
 
-        MPS daemons come first, and the container runtime knows devices before the kubelet does, which may give them
-        away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
+        MPS daemons start first, and the container runtime learns of devices before the kubelet, which may allocate them
+        at once. The checkpoint is written last, so that a full disk keeps nothing from the kubelet.
         """
         hardware, seen = self._hardware, self._hardware.machine()
-        put_in_force(self.state, seen, free=free, keep_unit=keep_unit)
+        decide_effective_mode(self.state, seen, free=free, keep_unit=keep_unit)
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
         told.other_plugin = _find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
@@ -152,7 +152,7 @@ class Advertiser:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
-        """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
+        """Advertise again after an allocation, unless all pods count in one unit: the list is then the same."""
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self.state.device_table)
         if mixed or told.mixed or told.expected:
@@ -169,7 +169,7 @@ class Advertiser:
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
+        """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod has devices."""
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
@@ -179,11 +179,11 @@ class Advertiser:
             return False
         if listing is None:
             return False
-        await self._hear_of_bound_pods()
+        await self._read_bound_pods()
         return not has_unknown_holders(self.state, listing)
 
-    async def _hear_of_bound_pods(self) -> None:
-        """Take in what was bound so far: the watch may lag behind.
+    async def _read_bound_pods(self) -> None:
+        """Read the pods that are bound to this node, since the watch may lag.
 
         Raises:
             KubeError: the API server does not say it.
@@ -226,8 +226,10 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
 
-def put_in_force(state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False) -> None:
-    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known.
+def decide_effective_mode(
+    state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False
+) -> None:
+    """Decide which mode, memory unit and way of sharing are in force, by the node's labels if these are known.
 
     ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
     another memory unit.

@@ -28,7 +28,7 @@ from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_status import tell_node, wanted_status
+from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
@@ -49,7 +49,7 @@ ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for
 AGAIN_S = 1.0  # after a pod has changed while it was being corrected
 PROBE_STEP_S = 5.0
 LAG_EVERY_S = 1.0  # four looks a second would be a quarter of what an idle agent costs
-TELL_EVERY_S = 60.0
+PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
 
@@ -107,7 +107,7 @@ class Agent:
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()
-        self._told = False
+        self._published = False
 
     # -- what probes ask, from any thread
 
@@ -120,7 +120,7 @@ class Agent:
         """Return why the node is not served yet, None if it is."""
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
-        return None if self._told else "the node has not been told what it offers"
+        return None if self._published else "the node has not been told what it offers"
 
     # -- loops
 
@@ -138,7 +138,7 @@ class Agent:
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
-                tasks.create_task(self._forever(self._tell_node))
+                tasks.create_task(self._forever(self._publish_status))
         finally:
             # After the step under way, which waits on what this frees.
             self._worker.submit(self.host.monitor.close)
@@ -150,12 +150,12 @@ class Agent:
         return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
 
     async def _begin(self) -> None:
-        await self._look_at_machine(0.0)
+        await self._probe_machine(0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_WITHIN_S):
                 await self.news.pods_listed.wait()
                 await self.news.node_seen.wait()
-        await self.kubelet.told.wait()
+        await self.kubelet.state_received.wait()
         await self.hand_over.close()
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
@@ -176,14 +176,14 @@ class Agent:
                 log.warning("%s", error)
                 await asyncio.sleep(1.0)
 
-    async def _look_at_machine(self, seconds: float) -> bool:
+    async def _probe_machine(self, seconds: float) -> bool:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self.host.monitor.step, seconds)
 
     async def _watch_machine(self) -> None:
-        if await self._look_at_machine(PROBE_STEP_S):
+        if await self._probe_machine(PROBE_STEP_S):
             await self.advertiser.renew()
-        take = functools.partial(self.usage_hour.take_if_due, int(time.time()), time.monotonic())
-        await asyncio.get_running_loop().run_in_executor(self._worker, take)
+        sample = functools.partial(self.usage_hour.sample_if_due, int(time.time()), time.monotonic())
+        await asyncio.get_running_loop().run_in_executor(self._worker, sample)
 
     async def _compare(self) -> None:
         self._compared = time.monotonic()
@@ -198,8 +198,8 @@ class Agent:
             asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 
-    async def _tell_node(self) -> None:
-        await self.wakeups.publish.wait(TELL_EVERY_S)
+    async def _publish_status(self) -> None:
+        await self.wakeups.publish.wait(PUBLISH_EVERY_S)
         state, node = self.allocation_state, self.allocation_state.node
         if node is None or not self.records.store.mine:
             return
@@ -211,12 +211,12 @@ class Agent:
         problem = self.hardware.mps_problem(state.advertised.decided.effective_mode.mode)
         wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
-            told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
+            written = await publish_status(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:
             self.wakeups.publish.wish()
             raise
-        self._told = True
-        if told:
+        self._published = True
+        if written:
             await asyncio.sleep(RECONCILE_APART_S)
 
 

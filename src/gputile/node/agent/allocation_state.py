@@ -1,7 +1,7 @@
 """Keeps the node as its agent knows it: the state that every decision of the agent is made on.
 
-It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. ``decisions`` are
-given the state and what happened, wait for nothing, read nothing, and return what is to be done.
+It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. Functions that decide
+are given the state; they wait for nothing and read nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -92,7 +92,7 @@ class ExpectedAllocation:
 
 
 @dataclass(slots=True)
-class KubeletState:
+class KubeletStatus:
     """What is known of the kubelet itself.
 
     ``settled`` is unset until it has listed its pods, which it does one after the other when it has just started;
@@ -139,7 +139,7 @@ class AllocationState:
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
-    kubelet: KubeletState = field(init=False, default_factory=KubeletState)
+    kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
 
@@ -147,7 +147,7 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Take in what the watch says of the node, None where it is not there; return whether that matters here."""
+        """Store the node, None if it does not exist; return whether more than its version has changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -161,7 +161,7 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Go on with what the agent before this one has left; its last answers may be on their way to the kubelet."""
+        """Take over the records of the previous agent, whose last answers may be on their way to the kubelet."""
         self.records, self.started = dict(records), started
         self.admission.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
@@ -171,7 +171,7 @@ class AllocationState:
         if self.kubelet.epoch not in (0.0, epoch):  # what one before it was answered is written down by now, or lost
             self.admission.answered.clear()
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletState(settled, epoch, silent=listing is None, listing=known)
+        self.kubelet = KubeletStatus(settled, epoch, silent=listing is None, listing=known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""

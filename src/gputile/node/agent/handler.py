@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Take ``ids`` as given to the container that is being admitted; return what it gets.
+    """Record that ``ids`` are given to the container that is being admitted; return what it gets.
 
     Raises:
         AllocationConflict: they can never be served.
@@ -115,7 +115,7 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
+        """Return the preferred IDs. An error would fail the pod for good, so the answer is then no preference."""
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
             available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size

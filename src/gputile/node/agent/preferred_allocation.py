@@ -222,7 +222,7 @@ class _Choice:
         yield from (near, self.booked, booked, self._fitting(self.usable, mib, percent))
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the last answer, if nobody knows whom that and this are for, and its resource was another.
+        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a different resource.
 
         The kubelet asks for all resources of a container one after the other.
         """
