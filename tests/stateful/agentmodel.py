@@ -43,12 +43,11 @@ from gputile.node.agent.advertise import Advertiser, NodeHardware
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.callers import Lookup
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.handler import AllocationHandler
+from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status

@@ -17,7 +17,6 @@ from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.callers import Lookup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
@@ -25,7 +24,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.handler import AllocationHandler
+from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status

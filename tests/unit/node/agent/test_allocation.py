@@ -12,12 +12,11 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.node.agent.allocation import allocate, callers, unclear
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer
-from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
-from gputile.node.agent.handler import allocate
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
