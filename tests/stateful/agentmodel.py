@@ -47,7 +47,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.handler import AllocationHandler, Lookup
+from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
@@ -461,13 +461,10 @@ class ModelAgent:
         self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.hardware.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda: TimeShares(Assignment(), {}, {}))
-        self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
-        self.handler = AllocationHandler(
-            self.state, self.lookup, files, self.advertiser, self.wakeups.compare, self.metrics
-        )
+        self.handler = AllocationHandler(self.advertiser, NODE, files, self.wakeups.compare, self.metrics)
         self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None

@@ -24,7 +24,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.handler import AllocationHandler, Lookup
+from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
@@ -89,9 +89,8 @@ class Agent:
         self.arbiter = _arbiter(store, state, self.metrics)
         advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         advertiser.closed_for, self.advertiser = closed_for, advertiser
-        lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
-        self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
+        self.handler = AllocationHandler(advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics)
         files = ClaimFiles(store, cdi, paths.kubelet)
         self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)

@@ -16,14 +16,13 @@ import time
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, callers, record_mounts, unclear
-from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.api_server import NodeApi, Wakeup
+from gputile.node.agent.allocation_state import Caller
+from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
-from gputile.node.agent.files.allocation_files import Records, mounts_of
+from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
-from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.agent.status.metrics import AgentMetrics
@@ -37,80 +36,19 @@ READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
 MOST_LOOKUPS = 8
 
 
-class Lookup:
-    """Brings the state up to date before a call is decided."""
-
-    def __init__(
-        self, state: AllocationState, kubelet: KubeletLink, records: Records, cluster: NodeApi, node: str
-    ) -> None:
-        self.records = records
-        self._state = state
-        self._kubelet = kubelet
-        self._cluster = cluster
-        self._node = node
-        self._answers = True
-
-    async def list(self) -> Listing | None:
-        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
-        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._answers else FETCH_WITHIN_S)
-        self._answers = listing is not None
-        self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
-        self.read_written()
-        return listing
-
-    def read_written(self) -> None:
-        """Read what the kubelet has written down; a record that cannot be written for it is written later."""
-        try:
-            self.records.read(self._state, time.time_ns())
-        except OSError as error:
-            log.error("the agent's state cannot be written, and is written again later: %s", error)
-
-    async def caller(self, resource: str, size: int) -> Caller | None:
-        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
-        listing = await self.list()
-        forget_unwritten(self._state, resource)
-        until = time.monotonic() + PATIENCE_S
-        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
-            answered = await asyncio.gather(*(self._read(key) for key in keys))
-            known = all(key in self._state.pods for key in keys)
-            if known or all(answered) or time.monotonic() > until:
-                break
-            await asyncio.sleep(READ_AGAIN_S)
-        derive(self._state, time.time_ns())
-        return next(iter(callers(self._state, listing, resource, size)), None)
-
-    async def _read(self, key: str) -> bool:
-        """Read a pod from the API server; return whether it answered, be it that there is none."""
-        namespace, _, name = key.partition("/")
-        try:
-            async with asyncio.timeout(READ_WITHIN_S):
-                pod = await self._cluster.pod(namespace, name, READ_WITHIN_S)
-        except (KubeError, TimeoutError) as error:
-            log.warning("cannot read pod %s: %s", key, error)
-            return False
-        if pod is not None and pod.spec.node_name == self._node:
-            answered_pod(self._state.pods, pod, self._state.configuration)
-        return True
-
-
 class AllocationHandler:
-    """Answers the calls on all device plugins of one node. ``compare`` wakes the loop that compares."""
+    """Answers the calls on all device plugins of ``node``. ``compare`` wakes the loop that compares."""
 
     def __init__(
-        self,
-        state: AllocationState,
-        lookup: Lookup,
-        files: ContainerPreparation,
-        advertiser: Advertiser,
-        compare: Wakeup,
-        metrics: AgentMetrics,
+        self, advertiser: Advertiser, node: str, files: ContainerPreparation, compare: Wakeup, metrics: AgentMetrics
     ) -> None:
-        self._state = state
-        self._lookup = lookup
-        self._files = files
+        self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
         self._advertiser = advertiser
+        self._node = node
+        self._files = files
         self._compare = compare
         self._metrics = metrics
+        self._lists = True  # the kubelet listed its pods when it was last asked
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         """Answer a call on the plugin of one resource."""
@@ -137,7 +75,7 @@ class AllocationHandler:
             available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
-                caller = await self._lookup.caller(resource, size)
+                caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
                 self._state.expect(resource, ids, caller)
             except Exception:
@@ -155,7 +93,7 @@ class AllocationHandler:
         if expected is not None and (expected.resource, expected.ids) == (resource, frozenset(ids)):
             caller = expected.caller
         else:
-            caller = await self._lookup.caller(resource, len(ids))
+            caller = await self._find_caller(resource, len(ids))
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
@@ -185,12 +123,12 @@ class AllocationHandler:
         Raises:
             NotYet: it must not start yet.
         """
-        self._lookup.read_written()
+        self._records.read(self._state, time.time_ns())
         try:
             try:
                 starting = prestart(self._state, resource, ids, time.time_ns())
             except NotYet:  # what the kubelet lists may be news
-                await self._lookup.list()
+                await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
             for start in starting:
                 await self._files.start(start, self._state)
@@ -198,3 +136,40 @@ class AllocationHandler:
             self._compare.wish()
             self._advertiser.allocated()
             raise
+
+    # -- what a decision needs
+
+    async def _list(self) -> Listing | None:
+        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
+        self._lists = listing is not None
+        self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self._records.read(self._state, time.time_ns())
+        return listing
+
+    async def _find_caller(self, resource: str, size: int) -> Caller | None:
+        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
+        listing = await self._list()
+        forget_unwritten(self._state, resource)
+        until = time.monotonic() + PATIENCE_S
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read_pod(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), None)
+
+    async def _read_pod(self, key: str) -> bool:
+        """Read a pod from the API server; return whether it answered, even if there is no such pod."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._advertiser.cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True
