@@ -28,8 +28,8 @@ class QueueingKubelet:
     """A node's kubelet that has pods to admit, and an agent that is to take the node over.
 
     With each look at its list ``seconds`` pass, and it has admitted as many pods as ``admitted`` returns for the number
-    of the look; it does not answer where that is None. ``time`` stands for all clocks. ``left`` is for how many seconds the node was closed at each look. Each pod asks for ``asks``, and
-    has got what is ``given`` once it is admitted.
+    of the look; it does not answer where that is None. ``time`` stands for all clocks. ``left`` is for how many seconds
+    the node was closed at each look. Each pod asks for ``asks``, and has got what is ``given`` once it is admitted.
     """
 
     state = State(others=True)
