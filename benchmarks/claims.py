@@ -1,7 +1,7 @@
 """Claims beside extended resources: how long they take to prepare, memory of the agent, pods per second, and packing.
 
 Agent and gateway are processes before a kubelet that starts no containers. The pods are bound by the real
-kube-scheduler, with gputile's entry and without one. Where ``GPUTILE_TRACE`` names a trace it is replayed on nodes of
+kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one. Where ``GPUTILE_TRACE`` names a trace it is replayed on nodes of
 claims, whose GPUs kube-scheduler chooses.
 """
 
@@ -30,6 +30,7 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
 from tests.localcluster.processes import cpu_seconds, resident_mib
 
+from benchmarks.idle_extender import extender_url, start_idle_extender
 from benchmarks.packing import TRACE
 from benchmarks.report import Result
 from benchmarks.throughput import CLUSTER, Rate, Variant, rate
@@ -47,6 +48,7 @@ GPUS, PODS = [81920] * 8, 200
 CONFIGURATION = Configuration(gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64)
 SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 3, 200
 BY_CLAIMS, ALONE, EXTENDED = "claims, gputile's entry", "claims, kube-scheduler alone", "extended resources, gputile"
+IDLE = "claims, an idle extender's entry"
 WORKLOADS, SEED = ("default", "gpushare60"), 42
 _DRIVER = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
@@ -107,11 +109,12 @@ async def _prepare(directory: Path, without_mib: float) -> list[Result]:
             for i in range(PODS):
                 await _call(channel, i, release=True)
             used = cpu_seconds(here.pids())
-            together = await asyncio.gather(*(_call(channel, PODS + i) for i in range(PODS)))
+            last = max(await asyncio.gather(*(_call(channel, PODS + i) for i in range(PODS))))
             cpu = (cpu_seconds(here.pids()) - used) * 1000 / PODS
         return [
             *_latencies(f"prepare, {PODS} claims one by one", one_by_one, 50.0),
-            *_latencies(f"prepare, {PODS} claims at once", together, 50.0),
+            Result(NAME, f"prepare, {PODS} claims at once, until the last is answered", last, "s"),
+            Result(NAME, "the same, for each claim", last * 1000 / PODS, "ms", 50.0),
             Result(NAME, "CPU for a claim, at once", cpu, "ms"),
             Result(NAME, f"memory, {PODS} claims", memory, "MiB", without_mib + 3, memory / without_mib, "pods"),
         ]
@@ -135,15 +138,20 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 def _bound(nodes: int) -> Iterator[Result]:
     """Measure pods bound on nodes of claims, with gputile's entry and without, and on nodes without claims."""
-    rates: dict[str, list[Rate]] = {BY_CLAIMS: [], ALONE: [], EXTENDED: []}
+    rates: dict[str, list[Rate]] = {BY_CLAIMS: [], IDLE: [], ALONE: [], EXTENDED: []}
     description = CLUSTER.format(nodes=nodes)
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
         create_nodes(plane, Path(directory), description)
         extender, url = start_extender(plane, settings=SETTINGS)
         options = SchedulerOptions(managed_resources=MANAGED, weight=WEIGHT, claims=True)
-        variants = {BY_CLAIMS: Variant(extender, url, options, _claiming), ALONE: Variant(create=_claiming)}
-        with extender:
+        idle = start_idle_extender(plane)
+        variants = {
+            BY_CLAIMS: Variant(extender, url, options, _claiming),
+            IDLE: Variant(idle, extender_url(idle), options, _claiming),
+            ALONE: Variant(create=_claiming),
+        }
+        with extender, idle:
             for number in range(ROUNDS):
                 for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
                     rates[name].append(rate(plane, variants[name], f"{number}-{i}", BOUND_PODS))
@@ -155,7 +163,7 @@ def _bound(nodes: int) -> Iterator[Result]:
                 rates[EXTENDED].append(rate(plane, Variant(extender, url), f"{number}", BOUND_PODS))
     speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
     costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
-    for name, against in ((EXTENDED, ALONE), (ALONE, ALONE), (BY_CLAIMS, ALONE)):
+    for name, against in ((EXTENDED, ALONE), (ALONE, ALONE), (IDLE, ALONE), (BY_CLAIMS, ALONE)):
         where = f"{nodes:,} nodes, {name}"
         yield Result(NAME, where, speeds[name], "pods/s", None, speeds[name] / speeds[against], against)
         yield Result(NAME, f"{where}, CPU", costs[name] * 1e3, "ms", None, costs[name] / costs[against], against)

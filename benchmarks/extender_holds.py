@@ -9,7 +9,7 @@ from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, g
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
-from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
+from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
@@ -21,8 +21,7 @@ from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.price_learning import priced
-from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Reservation, encode_allocation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced

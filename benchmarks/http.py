@@ -16,10 +16,9 @@ import msgspec
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
 from gputile.controlplane.extender.app import ExtenderGate, create_app
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pod_api import PodApi
 from gputile.support.http_server import Server, holding
 
 NAME = "http"

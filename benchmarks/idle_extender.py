@@ -1,6 +1,6 @@
 """A scheduler extender that decides nothing, as fast as can be: what an extender costs before it thinks.
 
-Filter answers with all nodes given, prioritize with zeros, bind with a plain Binding. ``start_idle_extender`` runs it
+Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain Binding. ``start_idle_extender`` runs it
 beside a control plane.
 """
 
@@ -69,7 +69,7 @@ class IdleExtender:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one call of kube-scheduler."""
-        status, answer = await self._answer(request.path, await request.content.read())
+        status, answer = await self._answer(request.path.removesuffix("-claims"), await request.content.read())
         return web.Response(status=status, body=answer, content_type="application/json")
 
     async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:

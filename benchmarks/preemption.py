@@ -26,7 +26,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims

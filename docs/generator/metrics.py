@@ -20,7 +20,7 @@ _TYPES = {
 }
 _OF_EACH = "{component}"
 # What is made for several components has their names from the callers: of what, and as which argument.
-_CALLERS = {"metrics": ("LoopLag", 0), "reflector": ("export_reflectors", 1)}
+_CALLERS = {"telemetry": ("LoopLag", 0), "reflector": ("export_reflectors", 1)}
 # The ledger's metrics are those of the extender's ledger; the controller and the simulator export none of theirs.
 _EXPORTERS = {"ledger": "extender"}
 

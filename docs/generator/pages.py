@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, metrics, names, reasons, requirements, schemas
+from docs.generator import chart_values, commands, configuration, metrics, names, reasons, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "chart-values": chart_values.render,
     "commands": commands.render,
     "condition-reasons": reasons.condition_reasons,
     "conditions": reasons.conditions,
@@ -26,7 +27,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 
 def pages() -> list[Path]:
     """Return the pages that have a generated block."""
-    return [page for page in sorted(DOCS.rglob("*.md")) if _BLOCK.search(page.read_text(encoding="utf-8"))]
+    everywhere = [*sorted(DOCS.rglob("*.md")), chart_values.CHART / "README.md"]
+    return [page for page in everywhere if _BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def written(page: Path) -> str:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from docs.generator.tables import code, table
 
-from gputile.api.reasons import ConditionReason, ConditionType, EventReason
-from gputile.api.well_known import CONDITION_PREFIX
-from gputile.cli.output.streams import ExitCode
+from gputile.api.well_known import CONDITION_PREFIX, ConditionReason, ConditionType, EventReason
+from gputile.cli.terminal import ExitCode
 
 _DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 EVENTS, CONDITIONS, CONDITION_REASONS, EXIT_CODES = (

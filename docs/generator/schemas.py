@@ -19,15 +19,15 @@ _RECORDS: Final = {
     "nodepool": "gputile.tools.nodepool.pool.NodePool",
     "podkinds": "gputile.tools.simulator.pod_kinds.KindsTable",
     "explain": "gputile.tools.simulator.explanation.ExplainAnswer",
-    "inspect": "gputile.cli.output.answers.InspectAnswer",
+    "inspect": "gputile.cli.answers.InspectAnswer",
     "replay": "gputile.tools.replay.study.ReplayResult",
     "replay-departures": "gputile.tools.replay.departures.Stay",
     "selftest-isolation": "gputile.cli.commands.selftest.IsolationAnswer",
     "selftest-symbols": "gputile.cli.commands.selftest.SymbolsAnswer",
-    "simulate": "gputile.cli.output.answers.SimulateAnswer",
+    "simulate": "gputile.cli.answers.SimulateAnswer",
     "status": "gputile.tools.views.status.Installation",
     "top": "gputile.tools.web.top_rows.TopAnswer",
-    "version": "gputile.cli.output.answers.VersionAnswer",
+    "version": "gputile.cli.answers.VersionAnswer",
 }
 _LISTS: Final = ("replay", "replay-departures")  # of such records
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -1,4 +1,4 @@
-/* The connection to the node's arbiter; docs/concepts/arbiter.md has the protocol. The keeper alone uses it. */
+/* The connection to the node's arbiter; docs/reference/arbiter-protocol.md has the protocol. The keeper alone uses it. */
 #ifndef GPUTILE_ARBITER_LINK_H
 #define GPUTILE_ARBITER_LINK_H
 

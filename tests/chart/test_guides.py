@@ -6,17 +6,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.chart.helmcli import HelmFailed, pod_specs, render
+from tests.chart.helmcli import HelmFailed, of_kind, pod_specs, render
 from tests.unit.docs.named_commands import shell_commands
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-PAGES = ("getting-started.md", "install.md", "troubleshooting.md")
+PAGES = ("getting-started.md", "install.md", "migrate.md", "troubleshooting.md")
 
 
 def _values(page: str) -> list[list[str]]:
     """Return what each ``helm install`` or ``helm upgrade`` of gputile on a page sets."""
-    text = (GUIDES / page).read_text(encoding="utf-8")
+    text = re.sub(r"^ {4}", "", (GUIDES / page).read_text(encoding="utf-8"), flags=re.MULTILINE)  # a step's block
     found = [shlex.split(command) for command in shell_commands(text)]
     ours = [words for words in found if words[0] == "helm" and "./charts/gputile" in words]
     return [
@@ -33,7 +34,16 @@ def test_the_chart_renders_with_the_values_of_the_page(page: str) -> None:
 
 
 def test_the_pages_that_install_have_values() -> None:
-    assert all(_values(page) for page in PAGES[:2])
+    assert all(_values(page) for page in PAGES[:3])
+
+
+def test_a_trial_leaves_other_nodes_alone() -> None:
+    (arguments,) = _values("migrate.md")
+    objects = render({}, *arguments)
+    assert pod_specs(objects)["gputile-agent"]["nodeSelector"] == {"gputile.io/trial": "yes"}
+    configuration = yaml.safe_load(of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"])
+    assert configuration["controller"]["taintNodes"] is False
+    assert of_kind(objects, "ValidatingAdmissionPolicy").keys() == {"gputile-agent-own-node"}
 
 
 def test_a_secret_for_the_image_is_set_as_the_page_says() -> None:

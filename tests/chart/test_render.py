@@ -13,8 +13,7 @@ from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
 from gputile.api.workloads import DaemonSet, Deployment, ServiceAccount
-from gputile.tools.views.installation_problem import missing_components
-from gputile.tools.views.rollout import name_of
+from gputile.tools.views.rollout import missing_components, name_of
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
@@ -36,6 +35,9 @@ FULL = {
     "gpuMemoryUnit": "128MiB",
     "trust": {"by": "namespace", "groups": {"vision": ["dev", "prod"]}},
 }
+
+
+PAGE = {"web.enabled": True, "web.tlsSecret": "page", "networkPolicies.enabled": True}
 
 
 def configuration(objects: list[dict[str, Any]]) -> Configuration:
@@ -101,7 +103,9 @@ def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_helm_lint_finds_nothing() -> None:
+    """Nor symbolic links, of which helm warns each time."""
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, *settings(FULL))
+    assert not [path for path in CHART.rglob("*") if path.is_symlink()]
 
 
 @pytest.mark.requirement("M13")
@@ -183,6 +187,30 @@ def test_components_run_on_gpu_nodes_where_there_are_no_others_and_on_others_rat
         assert preferred["preference"] == {
             "matchExpressions": [{"key": NODE_GPU_COUNT_LABEL, "operator": "DoesNotExist"}]
         }
+
+
+@pytest.mark.parametrize("mode", ["second", "own"])
+def test_each_components_pods_take_what_an_operator_adds(mode: str) -> None:
+    """Own labels and annotations never replace those by which the chart finds its pods and restarts them."""
+    own = {
+        "podLabels": {"team": "a", "app.kubernetes.io/component": "x"},
+        "podAnnotations": {"checksum/scheduler": "x"},
+    }
+    affinity: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    variable = {"name": "OWN", "value": "1"}
+    values = PAGE | {"scheduler.mode": mode, "scheduler.extender.extraEnv": [variable]}
+    for component in ("scheduler", "controller", "webhook", "agent", "web"):
+        values |= {f"{component}.{name}": value for name, value in own.items()} | {f"{component}.affinity": affinity}
+        values |= {f"{component}.extraEnv": [variable]} if component != "scheduler" else {}
+    objects = render(values)
+    for each in (*of_kind(objects, "Deployment").values(), *of_kind(objects, "DaemonSet").values()):
+        template = each["spec"]["template"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert template["metadata"]["labels"]["team"] == "a"
+        mark = template["metadata"]["annotations"]["checksum/scheduler"]
+        assert (mark != "x") == (each["metadata"]["name"] == "gputile-scheduler" and mode == "second")
+        assert template["spec"]["affinity"] == affinity
+        assert variable in template["spec"]["containers"][-1]["env"]
 
 
 def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:
@@ -464,9 +492,6 @@ def test_the_notes_say_what_is_left_to_do(values: dict[str, Any], said: list[str
     notes = text.partition("NOTES:")[2]
     assert all(each in notes for each in said)
     assert not [each for each in unsaid if each in notes]
-
-
-PAGE = {"web.enabled": True, "web.tlsSecret": "page", "networkPolicies.enabled": True}
 
 
 @pytest.mark.requirement("B7")

@@ -12,7 +12,7 @@ import pytest
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.extender import ExtenderArgs
+from gputile.api.webhooks import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock

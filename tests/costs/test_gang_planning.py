@@ -11,8 +11,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs import gang_searches
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, plan_gang
 from gputile.kube.objects import Applied, Deleted
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import gpu_node, pod

@@ -1,4 +1,4 @@
-"""Pods that nobody may create: by their row in docs/concepts/security.md, with the rule that refuses them."""
+"""Pods that nobody may create: by their row in docs/reference/attacks.md, with the rule that refuses them."""
 
 from typing import Any, Final
 

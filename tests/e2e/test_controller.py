@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU, ConditionType
 from tests.e2e.extender import write_cluster
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane

@@ -15,7 +15,7 @@ from gputile.api.well_known import (
     GPUSHARE_INDEX,
     TOPOLOGY_GPU,
 )
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import PodApi
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
@@ -31,11 +31,11 @@ from tests.e2e.extender import (
     why_pending,
 )
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.documents import document_yaml
 from tests.localcluster.gputile import (
     SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_GROUPS,
 )
-from tests.walk.documents import document_yaml
 
 pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M9", "T2", "T3", "B1", "B9")
 

@@ -115,9 +115,9 @@ def test_everything_that_the_local_cluster_says_works(local: LocalCluster) -> No
         if "workloads.yaml" in command:
             _all_run(local)
         if "too-large.yaml" in command:
-            local.until("kubectl describe pod too-large", "the pod needs 23.75 GiB on one GPU")
+            local.until("kubectl describe pod too-large", "the pod needs 24 GiB on one GPU")
     listed = local.until("kubectl inspect cgpu", "Whole GPUs")
-    assert "0/2392 (0%)" not in listed
+    assert "0/296 (0%)" not in listed
 
 
 def test_ctrl_c_ends_the_local_cluster_and_removes_everything(local: LocalCluster) -> None:

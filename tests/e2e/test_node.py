@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT,
@@ -21,6 +20,7 @@ from gputile.api.well_known import (
     MODE_LABEL,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionType,
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.files.node_mounts import PLACE_BYTES

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU, ConditionType
 from tests.e2e.extender import assert_nothing_over_allocated, why_pending
 from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_CORE,
@@ -15,12 +14,13 @@ from gputile.api.well_known import (
     PLACEMENT_LABEL,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionType,
 )
 from gputile.core.devices.allocation import decode_allocation
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runnable_here
 from tests.localcluster.controlplane import ControlPlane
-from tests.walk.documents import document_yaml
+from tests.localcluster.documents import document_yaml
 
 pytestmark = pytest.mark.requirement("U1", "U3", "M1", "M2", "M3", "M11", "M12", "U5", "U6", "V1")
 

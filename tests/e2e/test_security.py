@@ -1,4 +1,4 @@
-"""What a hostile user with every right over pods of one namespace tried, and what happened: docs/concepts/security.md.
+"""What a hostile user with every right over pods of one namespace tried, and what happened: docs/reference/attacks.md.
 
 Each row of the document's table is one function here, of the same name, or pods of ``hostilepods``; the table's last
 column begins with the word that the test proves: "refused", "no effect" or "possible".
@@ -24,7 +24,7 @@ from tests.localcluster.client import MERGE_PATCH, Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import SERVICE_ACCOUNT_GROUPS
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "security.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "attacks.md"
 _ROW = re.compile(r"\| `(?P<id>[a-z-]+)` \| [^|]+ \| (?P<outcome>refused|no effect|possible)[^|]*\|")
 TEAM, OTHER = "hostile-team", "other-team"
 AUTHOR = f"system:serviceaccount:{TEAM}:author"

@@ -10,7 +10,7 @@ from gputile.api.well_known import MODEL_LABEL, WHOLE_GPU
 from tests.e2e.node import VISIBLE, GpuNode, gpu_node, runnable_here
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
-from tests.walk.documents import document_yaml
+from tests.localcluster.documents import document_yaml
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
 from gputile.api.well_known import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
@@ -33,13 +35,19 @@ def gpu_node(
     replicas: int = 0,
     claims: bool = False,
     bandwidth: tuple[tuple[float, ...], ...] = (),
+    models: Sequence[str] = (),
     inventory: str | None = None,
     allocatable: Mapping[str, str] | None = None,
 ) -> Node:
-    """A node whose agent reports GPUs of ``sizes`` MiB; ``inventory`` replaces its annotation's text."""
+    """A node whose agent reports GPUs of ``sizes`` MiB and of ``models`` in turn.
+
+    ``inventory`` replaces its annotation's text.
+    """
     text = inventory
     if text is None:
         gpus = gpus_of(name, sizes, unhealthy)
+        if models:
+            gpus = tuple(msgspec.structs.replace(gpu, model=models[i % len(models)]) for i, gpu in enumerate(gpus))
         inventoried = Inventory(gpus, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth, claims=claims)
         text = encode_inventory(inventoried)
     labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})

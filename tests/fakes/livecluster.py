@@ -6,10 +6,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
+from gputile.api.core import Node, OwnerReference, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+
+GIB = 1024
 
 PATHS = (
     "/apis/apps/v1/namespaces/gputile/deployments",
@@ -73,3 +79,26 @@ def silent(tmp_path: Path) -> Iterator[str]:
         }
         path.write_text(yaml.safe_dump(document))
         yield str(path)
+
+
+def put(server: FakeApiServer, *objects: Node | Pod) -> None:
+    """Store nodes and pods in the cluster."""
+    for each in objects:
+        kind = "nodes" if isinstance(each, Node) else "pods"
+        server.store[f"/api/v1/{kind}"][each.metadata.name] = msgspec.to_builtins(each)
+
+
+def machine(name: str = "n", mode: str = "share") -> Node:
+    """Return a node with one GPU of 15 GiB."""
+    allocatable = {"aliyun.com/gpu-mem": "15", "pods": "110"}
+    return gpu_node(name, mode=mode, sizes=[15 * GIB], unit_mib=GIB, allocatable=allocatable)
+
+
+def held(name: str, gpu: int, gib: int, namespace: str = "default") -> Pod:
+    """Return a pod of a Deployment's ReplicaSet that has memory of a GPU of node n."""
+    text = allocation_text(share(f"GPU-n-{gpu}", gib * GIB))
+    found = pod(name, mem=gib, node="n", namespace=namespace, annotations={ALLOCATION_ANNOTATION: text})
+    owner = OwnerReference(kind="ReplicaSet", name="web-5d4f", uid="u", controller=True)
+    labels = {"pod-template-hash": "5d4f"}
+    meta = msgspec.structs.replace(found.metadata, owner_references=(owner,), labels=labels)
+    return msgspec.structs.replace(found, metadata=meta)

@@ -17,19 +17,25 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.admission import AdmissionReview
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
-from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
+from gputile.api.webhooks import AdmissionReview, ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.controlplane.controller.node_reconciler import diagnose
-from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
-from gputile.core.admission.verdict import encode_patch, message
-from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, encode_allocation
+from gputile.core.admission.legacy_forms import encode_patch
+from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, message, mutate, validate
+from gputile.core.devices.allocation import (
+    Allocation,
+    AllocationError,
+    GpuShare,
+    ReservationError,
+    decode_allocation,
+    decode_reservation,
+    encode_allocation,
+)
 from gputile.core.devices.inventory import Gpu, Inventory, InventoryError, decode_inventory, encode_inventory
 from gputile.core.devices.request import RequestError, parse_request
-from gputile.core.devices.reservation import ReservationError, decode_reservation
 from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError

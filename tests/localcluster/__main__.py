@@ -3,32 +3,36 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-import yaml
 
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
 from tests.localcluster.nodes import PlayedKubelets
+from tests.localcluster.played_agents import played_agents
 from tests.localcluster.processes import ProcessFailed
 
-UNIT = "128MiB"  # what examples/cluster.yaml counts in
+# What an installation by Helm has, from which the command line reads the configuration.
+_CONFIGURATION = {
+    "metadata": {"name": "gputile", "labels": {"app.kubernetes.io/name": "gputile"}},
+    "data": {"configuration.yaml": "{apiVersion: gputile.io/v1alpha1, kind: Configuration, gpuMemoryUnit: 1GiB}"},
+}
 
 HELP = """
 A Kubernetes control plane runs, with gputile's scheduler extender, controller, webhook and policies. It has {nodes}
-simulated nodes: pods are admitted, placed and bound as in any cluster, and shown as running, but no container runs.
+simulated nodes: pods are admitted, placed and bound as in any cluster, and shown as running, but no container runs, and
+what they use of GPUs is invented.
 
     export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
     kubectl get nodes -L ack.node.gpu.schedule,aliyun.accelerator/nvidia_name
     kubectl apply -f {examples}/workloads.yaml
     kubectl get pods -o wide
     kubectl inspect cgpu                   # -d lists the pods, -o json
+    gputile status
+    gputile top pods                       # what they use of what they hold
     kubectl apply -f {examples}/too-large.yaml
     kubectl describe pod too-large         # why it is pending: node, GPU and rule
     gputile explain too-large              # each GPU, and what would have to change
@@ -49,13 +53,13 @@ def main() -> int:
             nodes = described_nodes(EXAMPLES / "cluster.yaml")
             plane.nodes.create_nodes(nodes)
             print("starting gputile ...", file=sys.stderr, flush=True)
-            settings = {"gpuMemoryUnit": UNIT}
-            stack.enter_context(installed(plane, settings=settings))
-            start_controller(plane, settings=settings)
-            _, url = start_extender(plane, unit=UNIT)
-            plane.api.post("/api/v1/namespaces/gputile/configmaps", _config_map(settings))
+            stack.enter_context(installed(plane))
+            start_controller(plane)
+            _, url = start_extender(plane)
+            plane.api.post("/api/v1/namespaces/gputile/configmaps", _CONFIGURATION)
             plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
             stack.enter_context(PlayedKubelets(plane.api))
+            stack.enter_context(played_agents(plane, nodes))
             text = HELP.format(
                 nodes=len(nodes),
                 kubeconfig=plane.kubeconfig(),
@@ -71,13 +75,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _config_map(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what an installation by Helm has, from which the command line reads the configuration."""
-    document = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
-    metadata = {"name": "gputile", "labels": {"app.kubernetes.io/name": "gputile"}}
-    return {"metadata": metadata, "data": {"configuration.yaml": yaml.safe_dump(document)}}
 
 
 def program_path(plane: ControlPlane) -> str:

@@ -157,7 +157,7 @@ def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
     if chosen["pods_without_gpus"]:
         extenders.append(others)
     if chosen["claims"]:
-        verbs = {"filterVerb": "filter-claims", "prioritizeVerb": "prioritize-claims"}
+        verbs = {"prioritizeVerb": "prioritize-claims"}
         managed = [{"name": CLAIMS_RESOURCE, "ignoredByScheduler": True}]
         extenders.append({**common, **verbs, "ignorable": True, "managedResources": managed})
     return extenders

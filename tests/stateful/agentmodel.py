@@ -460,7 +460,7 @@ class ModelAgent:
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
         self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.hardware.machine(), configuration)
-        arbiter = ArbiterProcess(store, lambda: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
         files = ContainerPreparation(store, paths, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S

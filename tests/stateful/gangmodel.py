@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod, PodCondition, SchedulingGate
-from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -18,9 +17,9 @@ from gputile.api.well_known import (
     POD_GROUP_LABEL,
     RESERVATION_ANNOTATION,
 )
+from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.api_server import ApiServerWriter
-from gputile.core.devices.allocation import decode_allocation
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, decode_allocation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
 from gputile.kube.objects import Applied, Deleted
 from tests.fakes.corebuilders import gpu_node, pod

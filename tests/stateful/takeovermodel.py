@@ -22,12 +22,11 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.core.devices.allocation import decode_allocation
-from gputile.kube.client import JSON, MERGE_PATCH, Connection
+from gputile.kube.client import JSON, MERGE_PATCH, Clock, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, api_error
 from gputile.kube.objects import NO_QUERY, Query
-from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
 from tests.fakes.http import ask, sent
 from tests.stateful.virtualtime import VirtualTimeLoop

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import Binder, BinderClock, BindError, NoLongerActive, PodApi
 from gputile.controlplane.extender.fence import fence_off
-from gputile.controlplane.extender.pod_api import NoLongerActive, PodApi
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger

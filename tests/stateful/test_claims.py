@@ -104,7 +104,7 @@ class ClaimingNode(RuleBasedStateMachine):
         self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode)
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
-        arbiter = ArbiterProcess(self.store, lambda: TimeShares(Assignment(), {}, {}))
+        arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
         daemons = MpsDaemons(self.paths.state / "mps", "none")
         preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)
@@ -220,7 +220,7 @@ class ClaimingNode(RuleBasedStateMachine):
     def tidy(self) -> None:
         """The agent's round removes the directories of what has gone."""
         kept = self.store.keep_only(self.state.directories())
-        keep_only(self.state, kept, self.store.started(), time.time_ns())
+        keep_only(self.state, kept, time.time_ns())
 
     def files_of(self, uid: str) -> tuple[Path, Path]:
         record = self.paths.state / "allocations" / f"claim-{uid}" / "claim.json"

@@ -13,8 +13,8 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, G
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gated
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod

@@ -29,8 +29,8 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of, gated
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
     Assumed,
     Confirmed,
@@ -711,7 +711,7 @@ class Gangs(RuleBasedStateMachine):
 
     def rests(self, member: Pod) -> bool:
         gang = gang_of(member)
-        return gang is not None and waits(member) and self.planner.rests(gang)
+        return gang is not None and waits(member) and self.planner.patience.rests(gang)
 
     def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""

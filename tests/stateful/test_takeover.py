@@ -268,7 +268,7 @@ class TakeOver(RuleBasedStateMachine):
     @rule(who=WHO, configuration=st.sampled_from(CONFIGURATIONS), seconds=st.sampled_from((0.0, 1.0, 20.0)))
     def the_configuration_changes(self, who: int, configuration: Configuration, seconds: float) -> None:
         self.replicas[who].configuration = configuration
-        self.replicas[who].reloader.take(configuration)
+        self.replicas[who].reloader.configure(configuration)
         self.pass_time(seconds)
 
     @rule(who=WHO)
@@ -311,7 +311,7 @@ class TakeOver(RuleBasedStateMachine):
         for replica in self.replicas:
             replica.configuration = CONFIGURATIONS[0]
             self.calm(replica)
-            replica.reloader.take(replica.configuration)
+            replica.reloader.configure(replica.configuration)
         self.pass_time(100.0)
         asked = self.replicas[0]
         for number in range(6):

@@ -74,18 +74,6 @@ def test_each_name_in_the_text_is_there() -> None:
     assert [name for name in names - paths if not there.issuperset(name.split("."))] == []
 
 
-def test_the_page_of_the_agent_names_what_there_is() -> None:
-    """Each name in the table of what decides is of a module, class, function or type of the agent."""
-    agent = (ROOT / "docs" / "concepts" / "agent.md").read_text(encoding="utf-8")
-    table = agent.partition("| what happens | who decides |")[2].partition("\n\n")[0]
-    code = {path.stem: path.read_text(encoding="utf-8") for path in (SOURCE / "node" / "agent").rglob("*.py")}
-    there = set(code) | set(
-        re.findall(r"^ *(?:async def |def |class )?(\w+)(?: =|\(|:)", "\n".join(code.values()), re.M)
-    )
-    there |= {"GetPreferredAllocation", "Allocate", "PreStartContainer"}  # calls of the kubelet
-    assert [name for name in re.findall(r"`([a-z_A-Z.]+)`", table) if not there.issuperset(name.split("."))] == []
-
-
 def test_the_docstring_of_each_module_says_what_it_does() -> None:
     """The first line is at most 100 characters long and begins with a verb: "Decides whether ...", no "Whether ..."."""
     texts = {path: ast.get_docstring(tree(path)) for path in SOURCE.rglob("*.py")}
@@ -135,8 +123,8 @@ def test_no_imports_run_in_a_circle() -> None:
     paths = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
     needs = {name: imports_of(path, set(paths)) - {name} for name, path in paths.items()}
-    assert needs["gputile.cli.options.common"] >= {"gputile.cli.output.streams"}, "imports are found"
-    assert needs["gputile.cli.options.services"] >= {"gputile.kube.config"}, "those within functions, too"
+    assert needs["gputile.cli.options"] >= {"gputile.cli.terminal"}, "imports are found"
+    assert needs["gputile.cli.commands.services"] >= {"gputile.kube.config"}, "those within functions, too"
     graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names the modules
 
 

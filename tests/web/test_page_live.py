@@ -9,8 +9,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.corebuilders import pod, share
 from tests.localcluster.browser import Tab
 from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served
@@ -25,24 +24,18 @@ PANEL = "document.getElementById('panel').textContent"
 
 
 class Way:
-    """A forwarded port: connections to it lead to another port, until it is cut, or stands still."""
+    """A forwarded port: connections to it lead to another port, until it is cut."""
 
     def __init__(self, to: int) -> None:
         self._to = to
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
-        self._flows = asyncio.Event()
         self.port = 0
 
     async def open(self) -> None:
         """Lead on, at the same port as before."""
-        self._flows.set()
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
-
-    def stand_still(self) -> None:
-        """Keep all connections, and carry nothing: as over a network that is gone without a word."""
-        self._flows.clear()
 
     async def cut(self) -> None:
         """End all connections, and take no more."""
@@ -61,7 +54,6 @@ class Way:
     async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                await self._flows.wait()
                 target.write(data)
                 await target.drain()
         target.close()

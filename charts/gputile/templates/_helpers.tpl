@@ -60,6 +60,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* A pod's labels and annotations: what the values add never replaces the chart's own. `annotations` are the chart's. */ -}}
+{{- define "gputile.podMetadata" -}}
+labels: {{- mergeOverwrite (dict) (.values.podLabels | default dict) (include "gputile.labels" . | fromYaml) | toYaml | nindent 2 }}
+{{- with mergeOverwrite (dict) (.values.podAnnotations | default dict) (.annotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- /* The fields of a pod that all components have. Call with (dict "root" $ "component" ... "values" .Values.x). */ -}}
 {{- define "gputile.podCommon" -}}
 serviceAccountName: {{ include "gputile.name" .root }}-{{ .component }}
@@ -75,6 +83,9 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "gputile.spreadOverNodes" -}}
@@ -84,6 +95,7 @@ topologySpreadConstraints:
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
     matchLabels: {{- include "gputile.selector" . | nindent 6 }}
+{{- if not .values.affinity }}
 # GPU nodes are tolerated, since a cluster may have no others, but they are the last choice.
 affinity:
   nodeAffinity:
@@ -92,6 +104,7 @@ affinity:
       preference:
         matchExpressions:
         - {key: aliyun.accelerator/nvidia_count, operator: DoesNotExist}
+{{- end }}
 {{- end }}
 
 {{- define "gputile.httpProbes" -}}

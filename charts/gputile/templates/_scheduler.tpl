@@ -36,7 +36,6 @@ extenders:
 # For pods with ResourceClaims, which admission brings here by an amount of 0: kube-scheduler allocates the GPUs itself, so
 # it goes on without the extender if that is away.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
-  filterVerb: filter-claims
   prioritizeVerb: prioritize-claims
   weight: 200
   nodeCacheCapable: true
@@ -70,6 +69,9 @@ args:
 - --lease-namespace=$(NAMESPACE)
 - --lease-seconds={{ .Values.scheduler.extender.leaseSeconds }}
 env:
+{{- with .Values.scheduler.extender.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 # The Lease's holder identity: a restarted container of the same pod continues at once.
 - name: IDENTITY
   valueFrom: {fieldRef: {fieldPath: metadata.name}}

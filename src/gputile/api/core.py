@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
 from gputile.api.conversion import WireObject, timestamp_of
-from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
 POD_READY = "Ready"
@@ -134,7 +134,8 @@ class PodOS(WireObject):
 
 
 class PodSpec(WireObject):
-    """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
+    """core/v1 PodSpec. ``affinity`` may name GPU models; the rest of it, and the spread constraints, only the simulator
+    reads.
 
     ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
     """

@@ -1,7 +1,10 @@
-"""Lists each resource, label, annotation and variable that gputile reads or writes, with its source.
+"""Lists each resource, label, annotation, condition and reason that gputile uses, with its source.
 
 ACK: Alibaba Cloud's documents of shared GPU scheduling. gpushare: AliyunContainerService/gpushare-scheduler-extender.
 NVIDIA: the NVIDIA device plugin and container toolkit. gputile: this project.
+
+Reasons of Events and conditions are Kubernetes' CamelCase; ``docs/generator/reasons.toml`` says what each means, who
+writes it and what people should do.
 """
 
 from enum import StrEnum
@@ -23,6 +26,8 @@ GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GP
 MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node: the mode of its GPUs
 PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node: binpack, spread or packing, among its GPUs
 GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many GPUs
+GPU_MODEL: Final = "gputile.io/gpu-model"  # gputile; pod, label or annotation: the model of its GPUs, as nodes' labels
+ISOLATION: Final = "gputile.io/isolation"  # gputile; pod, label or annotation: memory; memory,compute; none
 MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node: the model of all its GPUs
 NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, as 15360MiB
 NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: how many GPUs it has
@@ -31,7 +36,7 @@ KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"  # Karpenter; node: the No
 KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"  # Karpenter; node: "true" once it offers all it should
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
-SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
+SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig
 CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to give its GPUs by claims, not by extended resources
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
 SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"  # gputile; node: how much of each GPU pods share, as 14848MiB
@@ -127,3 +132,83 @@ MODES: Final = tuple(mode.value for mode in Mode)
 Placement = Literal["binpack", "spread", "packing"]
 PLACEMENTS: Final = get_args(Placement)
 """What ``ack.node.gpu.placement`` and the configuration's ``placement`` select (M9)."""
+
+
+class EventReason(StrEnum):
+    """The reason of an event about a pod."""
+
+    GPU_ASSIGNED = "GPUAssigned"
+    NO_GPU_FITS = "NoGPUFits"
+    INVALID_GPU_REQUEST = "InvalidGPURequest"
+    PREEMPTING = "Preempting"
+    PREEMPTED = "Preempted"
+    PREEMPTION_REFUSED = "PreemptionRefused"
+    PREEMPTION_ENDED = "PreemptionEnded"
+    GANG_PLANNED = "GangPlanned"
+    GANG_INCOMPLETE = "GangIncomplete"
+    GANG_WAITING = "GangWaiting"
+    GANG_PREEMPTING = "GangPreempting"
+    GANG_BEHIND = "GangBehind"
+    GANG_TOO_LARGE = "GangTooLarge"
+    NODE_REQUESTED = "NodeRequested"
+    NODE_NOT_ADDED = "NodeNotAdded"
+    NO_NODE_TYPE_FITS = "NoNodeTypeFits"
+    ALLOCATION_RECORDED = "AllocationRecorded"
+    GPU_BOOKING_CORRECTED = "GpuBookingCorrected"
+    GPU_FORGOTTEN = "GpuForgotten"
+    GPU_MISSING = "GpuMissing"
+    CLAIM_NOT_PREPARED = "ClaimNotPrepared"
+
+
+class ConditionType(StrEnum):
+    """The type of a condition of a node, whose "True" is the bad news."""
+
+    DRIVER_PROBLEM = "gputile.io/DriverProblem"
+    CARD_PROBLEM = "gputile.io/CardProblem"
+    MODE_PENDING = "gputile.io/ModePending"
+    MEMORY_UNIT_REFUSED = "gputile.io/MemoryUnitRefused"
+    MIG_PROBLEM = "gputile.io/MigProblem"
+    MPS_PROBLEM = "gputile.io/MpsProblem"
+    OTHER_DEVICE_PLUGIN = "gputile.io/OtherDevicePlugin"
+    PLACEMENT_REFUSED = "gputile.io/PlacementRefused"
+    TIME_POLICY_REFUSED = "gputile.io/TimePolicyRefused"
+    CLAIMS_REFUSED = "gputile.io/ClaimsRefused"
+    AGENT_SILENT = "gputile.io/AgentSilent"
+
+
+class ConditionReason(StrEnum):
+    """The reason of a condition of a node."""
+
+    DRIVER_MISSING = "DriverMissing"
+    DRIVER_NOT_LOADED = "DriverNotLoaded"
+    DRIVER_VERSION_MISMATCH = "DriverVersionMismatch"
+    DRIVER_NO_PERMISSION = "DriverNoPermission"
+    DRIVER_ERROR = "DriverError"
+    STARTING = "Starting"
+    DRIVER_ANSWERS = "DriverAnswers"
+    CARD_UNHEALTHY = "CardUnhealthy"
+    CARD_LOST = "CardLost"
+    CARD_NEEDS_RESET = "CardNeedsReset"
+    CARD_WITHOUT_MEMORY = "CardWithoutMemory"
+    CARDS_HEALTHY = "CardsHealthy"
+    INVALID_LABEL = "InvalidLabel"
+    FEATURE_DISABLED = "FeatureDisabled"
+    PODS_ON_NODE = "PodsOnNode"
+    CLOSING = "Closing"
+    MODE_IN_FORCE = "ModeInForce"
+    TOO_MANY_DEVICES = "TooManyDevices"
+    UNIT_IN_FORCE = "UnitInForce"
+    NO_MIG_INSTANCES = "NoMigInstances"
+    MIG_NOT_OFFERED = "MigNotOffered"
+    MIG_AS_ASKED = "MigAsAsked"
+    CONTROL_DAEMON_MISSING = "ControlDaemonMissing"
+    NOT_NEEDED_OR_RUNNING = "NotNeededOrRunning"
+    OTHER_PLUGIN_FOUND = "OtherPluginFound"
+    NONE_FOUND = "NoneFound"
+    VALID = "Valid"
+    CLAIMS_UNSUPPORTED = "ClaimsUnsupported"
+    CLAIMS_AS_ASKED = "ClaimsAsAsked"
+    NO_AGENT = "NoAgent"
+    INVENTORY_UNREADABLE = "InventoryUnreadable"
+    NOTHING_OFFERED = "NothingOffered"
+    AGENT_HEARD = "AgentHeard"

@@ -80,6 +80,16 @@ PEOPLE: Mapping[str, Entry] = {
             "schema nodepool",
         ),
     ),
+    "convert": Entry(
+        "convert",
+        "convert",
+        "Write manifests for HAMi, KAI, Volcano or time-slicing anew for gputile.",
+        (
+            "convert -f hami.yaml > gputile.yaml",
+            "convert -f manifests/ --unit 128MiB",
+            "convert -f kai.yaml --gpu-memory 80GiB | kubectl apply -f -",
+        ),
+    ),
     "replay": Entry(
         "replay",
         "replay",
@@ -97,10 +107,10 @@ PEOPLE: Mapping[str, Entry] = {
 }
 NODES_AND_SERVICES: Mapping[str, Entry] = {
     "selftest": Entry("selftest", "selftest", "Prove on this machine that isolation holds."),
-    "agent": Entry("agent", "agent", "Serve a node's GPUs."),
-    "extender": Entry("extender", "extender", "Answer kube-scheduler: which nodes a pod fits, and which GPUs it gets."),
-    "controller": Entry("controller", "controller", "Taint GPU nodes, report silent agents, and start gangs whole."),
-    "webhook": Entry("webhook", "webhook", "Complete GPU pods, and refuse what breaks a rule."),
+    "agent": Entry("services", "agent", "Serve a node's GPUs."),
+    "extender": Entry("services", "extender", "Answer kube-scheduler: which nodes a pod fits, and which GPUs it gets."),
+    "controller": Entry("services", "controller", "Taint GPU nodes, report silent agents, and start gangs whole."),
+    "webhook": Entry("services", "webhook", "Complete GPU pods, and refuse what breaks a rule."),
 }
 
 

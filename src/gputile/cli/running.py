@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gputile.cli.output.streams import fail, note, write
-from gputile.cli.output.terminal import note_line, redraws
+from gputile.cli.terminal import fail, note, note_line, redraws, write
 
 LOOK_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -48,7 +47,7 @@ def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redra
 
 def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
     """Return what there is now and "", or what is known and why that is all."""
-    from gputile.cli.reads.bounded_reads import Unreadable, looking_again
+    from gputile.cli.reads.live_cluster import Unreadable, looking_again
 
     try:
         with looking_again():

@@ -44,7 +44,7 @@ class ConfigReloader:
     ) -> None:
         self._build = build
         self._configuration = configuration
-        self._file = ConfigFile(path, configuration, self.take)
+        self._file = ConfigFile(path, configuration, self.configure)
         self._current: Instance | None = None
         self._requests = 0
         self._idle = asyncio.Event()
@@ -52,7 +52,7 @@ class ConfigReloader:
         self._change = asyncio.Event()
         self._stopping = False
 
-    def take(self, configuration: Configuration) -> None:
+    def configure(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._change.set()
 

@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts

@@ -7,11 +7,14 @@ that binds hundreds of pods a second shares its core with them.
 import asyncio
 import logging
 import os
+import random
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
@@ -33,7 +36,6 @@ from gputile.kube.errors import (
     redirected,
 )
 from gputile.kube.objects import NO_QUERY, PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject
-from gputile.kube.timing import SYSTEM_CLOCK, Backoff, Clock
 from gputile.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,44 @@ _TLS_REASONS: Final[Mapping[str, str]] = {
     "TLSV1_ALERT_UNKNOWN_CA": "it does not know who signed the client certificate of the kubeconfig's user",
     "UNEXPECTED_EOF_WHILE_READING": "it ended the connection while TLS began",
 }
+
+
+def utc_now() -> datetime:
+    """Return the time of day, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """``now`` is the time of day with its zone; ``monotonic`` and ``sleep`` count in seconds."""
+
+    now: Callable[[], datetime] = utc_now
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def unix_ns(self) -> int:
+        """Return the time of day in nanoseconds since the epoch; it is exact to a microsecond."""
+        return round(self.now().timestamp() * 1e6) * 1000
+
+
+SYSTEM_CLOCK = Clock()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential delays from ``first`` to ``longest`` seconds, each shortened at random by up to a half.
+
+    The jitter keeps replicas and agents that lost the API server together from returning to it together.
+    """
+
+    first: float = 1.0
+    longest: float = 30.0
+    uniform: Callable[[float, float], float] = random.SystemRandom().uniform
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait after ``failures`` failures in a row, the first being 0."""
+        full = min(self.longest, self.first * 2.0 ** min(failures, 32))
+        return self.uniform(full / 2, full)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ import msgspec
 
 from gputile.api.conversion import timestamp_of
 from gputile.api.core import ObjectReference
-from gputile.kube.client import Connection
+from gputile.kube.client import SYSTEM_CLOCK, Backoff, Clock, Connection
 from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
-from gputile.kube.timing import SYSTEM_CLOCK, Backoff, Clock
 
 log = logging.getLogger(__name__)
 

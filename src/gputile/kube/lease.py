@@ -24,10 +24,9 @@ from typing import Any
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode, micro_timestamp_of
-from gputile.api.other_groups import Lease
-from gputile.kube.client import Connection
+from gputile.api.workloads import Lease
+from gputile.kube.client import SYSTEM_CLOCK, Clock, Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
-from gputile.kube.timing import SYSTEM_CLOCK, Clock
 
 _LEASE = msgspec.json.Decoder(Lease)
 NEVER = -math.inf

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
 from gputile.api.core import is_older
-from gputile.kube.client import Connection, list_pages
+from gputile.kube.client import Backoff, Connection, list_pages
 from gputile.kube.errors import (
     AnswerLost,
     BadAnswer,
@@ -27,8 +27,7 @@ from gputile.kube.errors import (
     Unauthorized,
 )
 from gputile.kube.objects import PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject, WatchEvent, WatchLine
-from gputile.kube.timing import Backoff
-from gputile.support.metrics import MetricsRegistry, Values
+from gputile.support.telemetry import MetricsRegistry, Values
 
 log = logging.getLogger(__name__)
 

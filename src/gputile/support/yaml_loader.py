@@ -29,28 +29,6 @@ _INTEGER: Final = r"[-+]?(0[bB][01][01_]*|0[xX][0-9a-fA-F][0-9a-fA-F_]*|0[oO]?[0
 _FLOAT: Final = r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
 _INFINITE: Final = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
-_INDENT: Final = "its indentation fits no line above, or what stands before it in its line has ended"
-# What libyaml says, and what is wrong: {at} stands for the character there, {begin} for where the outer value begins.
-_MISTAKES: Final = {
-    "mapping values are not allowed in this context": (
-        "no key can stand here: quote text that holds a colon and a space, check the indentation, "
-        "and write a space behind the colon of the line above"
-    ),
-    "did not find expected ',' or ']'": "a comma or ] is missing before this: [ at {begin} is still open",
-    "did not find expected ',' or '}'": "a comma or }} is missing before this: {{ at {begin} is still open",
-    "did not find expected key": f"no key of the mapping that begins at {{begin}}: {_INDENT}",
-    "did not find expected '-' indicator": f"no entry (- ) of the list that begins at {{begin}}: {_INDENT}",
-    "found character that cannot start any token": "no text begins with {at}: write it in quotes",
-    "did not find expected alphabetic or numeric character": "no text begins with * or &: write it in quotes",
-    "block sequence entries are not allowed in this context": "an entry of a list (- ) must begin a line of its own",
-    "did not find expected node content": "a value is missing here, before {at}",
-    "could not find expected ':'": "this line has no key: write KEY: VALUE, with a space behind the colon",
-    "found unexpected end of stream": "the quote that begins here has no end",
-    "but found another document": "kubectl leaves out this document: begin it by a line of ---",
-    "did not find expected <document start>": "kubectl leaves out this document: begin it by a line of ---",
-}
-_AT_THE_BEGINNING: Final = frozenset({"could not find expected ':'", "found unexpected end of stream"})
-
 
 class DocumentError(ValueError):
     """The text is not YAML or JSON of the kind that manifests are written in; says where and why."""
@@ -183,7 +161,8 @@ def _load_yaml(text: str, before: int) -> Any:
         node = yaml.compose(text, _Loader)
         return None if node is None else _value(node, 0, count())
     except yaml.MarkedYAMLError as error:
-        raise DocumentError(_described(error, text, before)) from error
+        at: Any = error.problem_mark
+        raise DocumentError(f"line {before + at.line + 1}, column {at.column + 1}: {error.problem}") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise DocumentError(" ".join(str(error).split())) from error
 
@@ -268,30 +247,3 @@ _SCALARS: Final[dict[str, Callable[[str], bool | int | float | str | None]]] = {
 
 def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
-
-
-def _described(error: yaml.MarkedYAMLError, text: str, before: int) -> str:
-    """Return line, column and what is wrong.
-
-    libyaml tells what its parser looked for where it gave up. People look for the quote, the comma or the space that
-    they forgot, which is often where the parser began.
-    """
-    problem = error.problem or ""
-    end: Any = error.problem_mark
-    begin = error.context_mark or end
-    if problem in _AT_THE_BEGINNING:
-        end = begin
-    at = text[end.index : end.index + 1]
-    if "{{" in "".join(text.splitlines()[end.line : end.line + 1]):
-        why = "{{ }} of a template is filled in first, as helm template does"
-    elif at == "\t":
-        why = "a tab stands where spaces must: YAML indents by spaces only"
-    elif problem in _MISTAKES:
-        why = _MISTAKES[problem].format(at=at or "the end of the text", begin=_place(begin, before))
-    else:
-        why = problem
-    return f"{_place(end, before)}: {why}"
-
-
-def _place(mark: Any, before: int) -> str:
-    return f"line {before + mark.line + 1}, column {mark.column + 1}"

@@ -10,7 +10,7 @@ from tests.e2e.pods.cluster import GPU_NODE
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of
 from tests.localcluster.client import text_at
-from tests.walk.documents import document_yaml
+from tests.localcluster.documents import document_yaml
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
@@ -15,6 +14,7 @@ from gputile.api.well_known import (
     SHARING_LABEL,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionType,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
 from tests.fakes.agentcluster import NODE, simple_pod

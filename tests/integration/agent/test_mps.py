@@ -7,13 +7,13 @@ import anyio
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.reasons import ConditionType
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
     MPS_THREADS_ANNOTATION,
+    ConditionType,
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent import mps

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.reasons import ConditionType
 from gputile.api.resource_claims import RESOURCE_SLICES_PATH
-from gputile.api.well_known import CLAIMS_LABEL, DRIVER, GPU_MEMORY, MODE_LABEL
+from gputile.api.well_known import CLAIMS_LABEL, DRIVER, GPU_MEMORY, MODE_LABEL, ConditionType
 from gputile.node.agent.arbiter_process import LOCK
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container

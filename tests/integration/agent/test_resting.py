@@ -7,8 +7,7 @@ from urllib.request import urlopen
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL, ConditionType
 from tests.conftest import HANGS_S
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu

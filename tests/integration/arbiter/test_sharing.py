@@ -80,10 +80,10 @@ def gets(process: Busy, least: float) -> bool:
 
 
 def keep_to(processes: Sequence[Busy], caps: Sequence[float], more: float = 1.05) -> bool:
-    """Two quanta that were saved up and a last turn may come on top of a ceiling: much of 2 s, and little of 10."""
-    for seconds in (2.0, 10.0):
-        begin, had = time.monotonic(), [process.busy() for process in processes]
-        time.sleep(seconds)
+    """Two quanta that were saved up and a last turn may come on top of a ceiling: much of 2 s, and little of 12."""
+    begin, had = time.monotonic(), [process.busy() for process in processes]
+    for _ in range(6):
+        time.sleep(2.0)
         got = [(process.busy() - before) / 1e9 for process, before in zip(processes, had, strict=True)]
         passed = time.monotonic() - begin
         if all(part / passed < cap * more for part, cap in zip(got, caps, strict=True)):

@@ -59,11 +59,11 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     store, wanted = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
     store.prepare("one")
     monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
-    turns = ArbiterProcess(store, lambda: shares_of(store, *wanted))
+    turns = ArbiterProcess(store, lambda _: shares_of(store, *wanted))
     path = store.allocations / "one" / SOCKET
-    turns.starting("one")
+    turns.starting("one", {GPU})
     assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
-    turns.refresh()
+    await turns.refresh()
     await until(lambda: answers(path))
     first = turns.pid
     assert first is not None
@@ -71,10 +71,10 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     await until(lambda: turns.pid not in (None, first) and answers(path))
     store.prepare("two")
     wanted.append("two")
-    turns.refresh()
+    await turns.refresh()
     await until(lambda: answers(store.allocations / "two" / SOCKET))
     wanted.clear()
-    turns.refresh()
+    await turns.refresh()
     await until(lambda: turns.pid is None and not path.exists())
     await turns.stop()
 
@@ -90,9 +90,9 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
 
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
-    turns = ArbiterProcess(store, lambda: shares_of(store, "one"), told.append)
+    turns = ArbiterProcess(store, lambda _: shares_of(store, "one"), told.append)
     path = store.allocations / "one" / SOCKET
-    turns.refresh()
+    await turns.refresh()
     await until(lambda: answers(path))
     await asyncio.to_thread(use, path)
     await until(lambda: bool(told) and told[-1].get((str(path.parent), GPU), Spent()).used >= USED_NS)

@@ -1,4 +1,4 @@
-"""Every command of the page on gating manifests is executed, and prints what the page shows."""
+"""Every command of the pages on gating manifests is executed, and prints what they show."""
 
 import os
 import sys
@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.requirement("B4")
-def test_the_page_on_gating_manifests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["ci.md", "other-kinds.md"])
+def test_the_pages_on_gating_manifests(page: str, tmp_path: Path) -> None:
     programs = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
-    walk(ROOT / "docs" / "guides" / "ci.md", environment, ROOT, lambda _: None)
+    walk(ROOT / "docs" / "guides" / page, environment, ROOT, lambda _: None)

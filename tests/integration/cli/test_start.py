@@ -1,6 +1,8 @@
 """What a command loads before it works: nothing that another command needs."""
 
-import re
+import os
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -31,16 +33,6 @@ def test_help_loads_nothing_of_what_commands_work_with(words: list[str]) -> None
     others = {f"gputile.cli.commands.{each.module}" for each in (*PEOPLE.values(), *NODES_AND_SERVICES.values())} - own
     assert not found.intersection(others)
     assert own <= found, "the modules are those of the table"
-
-
-def test_completion_of_a_command_imports_none() -> None:
-    done = subprocess.run(
-        arguments("kubectl_complete_gputile", "s", before="import atexit, sys; "
-                  "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)))\n"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == "simulate\nstatus\nschema\n:4\n"
-    assert not {f"gputile.cli.commands.{name}" for name in COMMANDS} & set(done.stderr.split())
 
 
 def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) -> None:
@@ -79,20 +71,6 @@ def test_the_version_is_the_installed_one() -> None:
     assert version("gputile") == VERSION
 
 
-@pytest.mark.parametrize(
-    ("program", "words", "said"),
-    [
-        ("kubectl_complete_gputile", ["status", "--output", ""], "table\njson\nyaml\n:4\n"),
-        ("kubectl_complete_gputile", ["simulate", "--filename", ""], ":0\n"),
-        ("kubectl_complete_gputile", ["simulate", "--without-node "], ":0\n"),
-        ("kubectl_complete_inspect_cgpu", ["--out"], "--output\n:4\n"),
-    ],
-)
-def test_completion_speaks_as_kubectl_reads(program: str, words: list[str], said: str) -> None:
-    done = subprocess.run(arguments(program, *words), capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (said, "")
-
-
 def test_kubectl_gputile_has_the_commands_for_people() -> None:
     done = subprocess.run(arguments("kubectl_gputile", "--help"), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: kubectl gputile [OPTIONS] COMMAND")
@@ -101,22 +79,17 @@ def test_kubectl_gputile_has_the_commands_for_people() -> None:
     assert not listed & set(NODES_AND_SERVICES)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_at_80_columns_has_every_default_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer.main
-    from typer.testing import CliRunner
-
-    monkeypatch.setenv("COLUMNS", "80")
-    groups = [([name], typer.main.get_command(app).commands[name])]  # type: ignore[attr-defined]
-    groups += [([name, sub], each) for sub, each in getattr(groups[0][1], "commands", {}).items()]
-    for words, command in groups:
-        text = CliRunner().invoke(app, [*words, "--help"]).stdout
-        assert max(map(len, text.splitlines())) <= 80
-        told = " ".join(text.split())
-        for parameter in command.params:
-            default = getattr(parameter.default, "value", parameter.default)
-            if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
-                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
-                shown = re.search(rf"(?<!\S){re.escape(name)}(?!\S).*?\[default: ([^\]]*)\]", told)
-                assert shown is not None, (words, parameter.opts)
-                assert str(default) in shown[1].replace(" ", ""), (words, parameter.opts, shown[1])
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+def test_bash_completes_with_the_script_that_it_is_given(tmp_path: Path) -> None:
+    program = tmp_path / "gputile"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(arguments("main"))} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = """
+        source <(_GPUTILE_COMPLETE=source_bash gputile)
+        COMP_WORDS=(gputile replay --policy "b") COMP_CWORD=3
+        $(complete -p gputile | sed 's/.*-F \\([^ ]*\\) .*/\\1/') gputile
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (["bestfit", "binpack"], "")

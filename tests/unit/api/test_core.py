@@ -6,14 +6,10 @@ import msgspec
 import pytest
 
 from gputile.api.core import (
-    Binding,
-    BindingMeta,
     Node,
     NodeCondition,
-    ObjectReference,
     Pod,
     changed_conditions,
-    encode_binding,
     is_older,
 )
 
@@ -48,19 +44,6 @@ def test_a_node_tells_its_internal_ip() -> None:
     addresses = '[{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "1.2.3.4"}]'
     assert msgspec.json.decode(f'{{"status": {{"addresses": {addresses}}}}}', type=Node).internal_ip == "1.2.3.4"
     assert Node().internal_ip == ""
-
-
-def test_a_binding_is_sent_with_kind_uid_and_annotations() -> None:
-    binding = Binding(
-        metadata=BindingMeta(name="a", namespace="b", uid="u", annotations={"k": "v"}),
-        target=ObjectReference(api_version="v1", kind="Node", name="n"),
-    )
-    assert msgspec.json.decode(encode_binding(binding)) == {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": "a", "namespace": "b", "uid": "u", "annotations": {"k": "v"}},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
-    }
 
 
 @pytest.mark.parametrize(

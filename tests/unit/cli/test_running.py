@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from gputile.cli import running
 from gputile.cli.app import app
-from gputile.cli.options.configuration import ClusterSource
-from gputile.cli.reads.bounded_reads import Unreadable, read_or_leave
+from gputile.cli.configuration import ClusterSource
 from gputile.cli.reads.cluster_objects import read_state
+from gputile.cli.reads.live_cluster import Unreadable, read_or_leave
 from gputile.cli.running import watched
 from gputile.kube.errors import ConnectionFailed
 from tests.localcluster.machine import free_ports

@@ -50,7 +50,7 @@ async def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given()
         await until(lambda: story == ["1GiB begins"])
         slow = asyncio.create_task(client.get("/"))
         await until(lambda: "1GiB asked" in story)
-        reloader.take(SMALL)
+        reloader.configure(SMALL)
         await asyncio.sleep(0)
         refused = await client.get("/")
         assert (refused.status_code, refused.text) == (503, "one configuration follows another")
@@ -76,7 +76,7 @@ async def test_what_changes_while_one_follows_another_is_not_lost() -> None:
     work = asyncio.create_task(reloader.run())
     await until(lambda: story == ["1GiB begins"])
     for configuration in (SMALL, Configuration(gpu_memory_unit="256MiB")):
-        reloader.take(configuration)
+        reloader.configure(configuration)
     await until(lambda: story[-1] == "256MiB begins")
     reloader.stop()
     await work

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gputile.controlplane.controller.rounds import UpdateQueue
-from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once, taking_turns
+from gputile.controlplane.event_loop import AT_ONCE, several_at_once, taking_turns
 
 
 class Answers:
@@ -39,14 +39,6 @@ async def test_nothing_more_is_asked_where_nothing_is_answered() -> None:
     answers = Answers(refused=set(range(1000)))
     assert sorted(await several_at_once(range(1000), answers)) == list(range(1000))
     assert len(answers.asked) < 3 * AT_ONCE
-
-
-@pytest.mark.anyio
-async def test_each_item_has_its_answer() -> None:
-    answers = Answers(refused={3})
-    assert (await for_each(answers, range(50))).count(True) == 49
-    assert sorted(answers.asked) == list(range(50))
-    assert answers.most == AT_ONCE
 
 
 @pytest.mark.anyio

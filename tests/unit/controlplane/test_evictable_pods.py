@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod, PodStatus
-from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.webhooks import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.well_known import POD_GROUP_LABEL
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers

@@ -9,10 +9,9 @@ import pytest
 
 from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NotReady, SoleReplica
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import AnswerLost, KubeError
 from gputile.kube.lease import LeaseHolder, LeaseState
-from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 
@@ -54,7 +53,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def alone_on_stage() -> AsyncIterator[Stage]:
+async def on_stage() -> AsyncIterator[Stage]:
     server = FakeApiServer()
     server.put(LEASES, LEASE)
     async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
@@ -63,7 +62,7 @@ async def alone_on_stage() -> AsyncIterator[Stage]:
 
 @pytest.mark.anyio
 async def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> None:
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         await scene.election.lead()
         await scene.election.lead()
         assert scene.story == ["lists", "leads"]
@@ -82,7 +81,7 @@ async def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() 
 async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
     """Its count of holders begins anew, and may come to the same number: another replica may have acted meanwhile."""
 
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         await scene.election.lead()
         before = scene.lease.term
         scene.time += LEASE_S
@@ -96,7 +95,7 @@ async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
 
 @pytest.mark.anyio
 async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.LogCaptureFixture) -> None:
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         held = {"holderIdentity": "b", "leaseDurationSeconds": LEASE_S, "leaseTransitions": 1}
         scene.server.put(LEASES, {**LEASE, "spec": held})
         with pytest.raises(NotReady, match="b is the active one"):
@@ -117,7 +116,7 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
 @pytest.mark.anyio
 async def test_while_the_lease_is_new_a_replica_says_that_nobody_leads_yet() -> None:
     """People read it in the Event of a pod that comes right after the installation."""
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         del scene.server.store[LEASES]["controller"]
         with pytest.raises(NotReady, match=r"^no replica is active yet: the Lease is new$"):
             await scene.election.lead()
@@ -129,7 +128,7 @@ async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> Non
 
     A Lease that was released would tell the next replica that nobody has left a write under way.
     """
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         listing, over = asyncio.Event(), asyncio.Event()
 
         async def list_for_long() -> None:
@@ -153,7 +152,7 @@ async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> Non
 @pytest.mark.anyio
 async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> None:
     """Whoever waits for the answer is ended, and another version of the Lease is stored than the replica knows."""
-    async with alone_on_stage() as scene:
+    async with on_stage() as scene:
         await scene.election.lead()
         scene.server.fault("patch", "lose")
         await scene.election.renew(wanted=True)
@@ -164,12 +163,12 @@ async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> No
 class Replica:
     """A gate on a real Lease, which counts how often it listed anew, and fenced earlier Bindings off."""
 
-    def __init__(self, scene: "Scene", name: str) -> None:
+    def __init__(self, scene: Stage, name: str) -> None:
         self.listed = 0
         self.fenced = list[bool]()
         state = LeaseState(name, LEASE_S, MARGIN_S)
         lease = LeaseHolder(
-            scene.connection, "ns", "extender", state, within=10.0, clock=Clock(monotonic=lambda: scene.time)
+            scene.connection, "ns", "controller", state, within=10.0, clock=Clock(monotonic=lambda: scene.time)
         )
         self.election = LeaderElection(lease, lambda fence: self.catch_up(fence))  # noqa: PLW0108 - tests replace it
         self.gate = LeaderGate(self.election, lambda: scene.time)
@@ -186,23 +185,6 @@ class Replica:
         except NotReady:
             return False
         return self.election.leads()
-
-
-class Scene:
-    """Replicas on one API server, with a clock that only moves when told."""
-
-    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
-        self.server = server
-        self.connection = connection
-        self.time = 0.0
-
-
-@asynccontextmanager
-async def on_stage() -> AsyncIterator[Scene]:
-    server = FakeApiServer()
-    server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {"leaseDurationSeconds": 1}})  # one that was released
-    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
-        yield Scene(server, connection)
 
 
 @pytest.mark.anyio

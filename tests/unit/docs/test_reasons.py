@@ -8,8 +8,8 @@ import pytest
 from docs.generator.reasons import CONDITION_REASONS, CONDITIONS, EVENTS, EXIT_CODES
 from docs.generator.source import calls, component, modules, strings
 
-from gputile.api.reasons import ConditionReason, ConditionType, EventReason
-from gputile.cli.output.streams import ExitCode
+from gputile.api.well_known import ConditionReason, ConditionType, EventReason
+from gputile.cli.terminal import ExitCode
 
 _CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest|Preempt(?:ed|ing)")
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
@@ -39,7 +39,9 @@ def test_a_reason_is_named_by_its_table() -> None:
         if _CAMEL.fullmatch(text) and not str(path).startswith(_NOT_OURS) and text not in types | _WORDS
     }
     assert strange == set()
-    assert {str(path) for path, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)} == {"api/reasons.py"}
+    assert {str(path) for path, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)} == {
+        "api/well_known.py"
+    }
 
 
 @pytest.mark.parametrize("table", [EventReason, ConditionReason, ConditionType, ExitCode])

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from gputile.kube import errors
-from gputile.kube.client import Attempts, Connection
-from gputile.kube.config import Access
+from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.config import Access, Proxy
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
-from gputile.kube.proxies import Proxy
-from gputile.kube.timing import Clock
+from gputile.kube.errors import api_error, permission_of
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
 from tests.localcluster.identities import Authority
@@ -126,18 +125,6 @@ async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_missing_permission_is_named() -> None:
-    async with served() as (server, connection):
-        server.fault("post", "answer", status=403)
-        with pytest.raises(errors.Forbidden, match='verb "create" on resource "pods/binding" of API group ""'):
-            await connection.post(BINDING, b"{}")
-        server.fault("watch", "answer", status=403)
-        with pytest.raises(errors.Forbidden, match=r'verb "watch" on resource "pods".* in the whole cluster'):
-            async with connection.stream(PODS, {"watch": "1"}, within=1.0):
-                pass
-
-
-@pytest.mark.anyio
 async def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
@@ -197,3 +184,33 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
             server.fault("any", "answer", status=407)
             with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
                 await connection.get(PODS)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "permission"),
+    [
+        ("GET", "/api/v1/nodes?limit=5", 'verb "list" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/nodes/n", 'verb "get" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/nodes?watch=1", 'verb "watch" on resource "nodes" of API group "" in the whole cluster'),
+        ("GET", "/api/v1/namespaces/ns", 'verb "get" on resource "namespaces" of API group "" in the whole cluster'),
+        (
+            "PATCH",
+            "/api/v1/nodes/n/status",
+            'verb "patch" on resource "nodes/status" of API group "" in the whole cluster',
+        ),
+        (
+            "PATCH",
+            "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l",
+            'verb "patch" on resource "leases" of API group "coordination.k8s.io" in namespace "ns"',
+        ),
+        ("GET", "/version", 'verb "get" on the non-resource URL "/version"'),
+    ],
+)
+def test_the_permission_that_a_request_needs(method: str, path: str, permission: str) -> None:
+    assert permission_of(method, path) == permission
+
+
+def test_what_a_proxy_says_is_kept() -> None:
+    error = api_error("GET", "/api", 502, b"<html>upstream is away</html>")
+    assert error.may_have_been_executed
+    assert "upstream is away" in str(error)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import ObjectReference
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.events import EventBuffer, EventKey, EventRecorder, shortened
-from gputile.kube.timing import Clock
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.kube.views import QUICK
@@ -59,24 +58,6 @@ async def recording() -> AsyncIterator[tuple[Scene, EventRecorder]]:
         finally:
             task.cancel()
             await asyncio.wait([task])
-
-
-@pytest.mark.anyio
-async def test_an_event_says_about_whom_what_and_when() -> None:
-    async with recording() as (scene, recorder):
-        recorder.record(POD, "Shared", "on GPU 3")
-        recorder.record(NODE, "Sick", "GPU 1 is gone", "Warning")
-        await until(lambda: len(scene.server.requests) == 2)
-        (event,) = scene.events()
-        assert event["involvedObject"] == {
-            "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
-        }  # fmt: skip
-        assert (event["type"], event["reason"], event["message"]) == ("Normal", "Shared", "on GPU 3")
-        assert event["reportingComponent"] == event["source"]["component"] == "gputile"
-        assert event["firstTimestamp"] == event["lastTimestamp"] == "2030-01-02T03:04:05Z"
-        (about_node,) = scene.events("/api/v1/namespaces/default/events")
-        assert about_node["type"] == "Warning"
-        assert about_node["metadata"]["namespace"] == "default"
 
 
 @pytest.mark.anyio

@@ -10,10 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gputile.kube.client import Attempts, Connection
-from gputile.kube.errors import AnswerLost, BadAnswer, Forbidden
+from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.errors import BadAnswer, Forbidden
 from gputile.kube.lease import RELEASED_S, LeaseHolder, LeaseRecord, LeaseState, LeaseStep
-from gputile.kube.timing import Clock
 from tests.conftest import examples
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
@@ -78,65 +77,6 @@ async def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
         assert scene.spec["leaseTransitions"] == 2
         assert second.vacated
         assert not await first.renew()
-
-
-@pytest.mark.anyio
-async def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
-    async with on_stage() as scene:
-        first = scene.replica("first")
-        assert await first.acquire()
-        scene.time = 5.0
-        scene.server.fault("patch", "lose")
-        with pytest.raises(AnswerLost):
-            await first.renew()
-        assert scene.end_of(first) == 12.0
-        scene.time = 6.0
-        assert await first.renew()
-        assert scene.end_of(first) == 18.0
-
-
-@pytest.mark.anyio
-async def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
-    async with on_stage() as scene:
-        first = scene.replica("first")
-        assert await first.acquire()
-        scene.server.fault("patch", "lose")
-        with pytest.raises(AnswerLost):
-            await first.release()
-        assert not first.valid()
-        assert scene.spec["holderIdentity"] == ""
-
-
-@pytest.mark.anyio
-async def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time_is_over() -> None:
-    """It may have been deleted: its holder does not know that for as long as what it had lasts."""
-
-    async with on_stage(there=False) as scene:
-        first = scene.replica("first")
-        assert not await first.acquire()
-        assert scene.spec["leaseDurationSeconds"] == 15
-        scene.time = 14.9
-        assert not await first.acquire()
-        assert not await scene.replica("first").acquire(), "nor by one that starts again under the same name"
-        scene.time = 15.0
-        assert await first.acquire()
-        assert not first.vacated
-
-
-@pytest.mark.anyio
-async def test_a_deleted_lease_is_not_renewed_and_its_successor_is_another_term() -> None:
-    async with on_stage() as scene:
-        first = scene.replica("first")
-        assert await first.acquire()
-        term = first.term
-        scene.server.delete(LEASES, "active")
-        scene.time = 1.0
-        assert not await first.renew()
-        assert not first.valid()
-        scene.time = 16.0
-        assert await first.acquire()
-        assert first.term[0] != term[0]
-        assert first.term[1] == term[1]
 
 
 @pytest.mark.anyio

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.kube.client import Attempts, Connection
-from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.client import Attempts, Backoff, Connection
+from gputile.kube.objects import Deleted, Replaced, UnreadableObject
 from gputile.kube.reflector import LineSplitter, Reflector, ReflectorSettings
-from gputile.kube.timing import Backoff
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
@@ -81,20 +80,6 @@ async def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("what", "lists"), [("duplicate", 1), ("backwards", 2), ("garbage", 2)])
-async def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int) -> None:
-    async with in_world() as world:
-        world.server.fault("watch", what, after=2)
-        async with world.reflecting() as reflector:
-            for name in "abc":
-                world.server.put(PODS, pod(name))
-            await until(lambda: {"a", "b", "c"} <= world.view.versions.keys())
-            assert reflector.counts.lists == lists
-            names = [event.object.metadata.name for event in world.view.events if isinstance(event, Applied)]
-            assert (names == ["a", "b", "c"]) == (what == "duplicate"), "what comes twice is applied once"
-
-
-@pytest.mark.anyio
 async def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gputile.kube.reflector"):
         async with in_world() as world:
@@ -145,19 +130,6 @@ async def test_whoever_waits_for_a_relist_learns_that_the_reflector_stopped() ->
             await until(lambda: not world.server.faults)
         with pytest.raises(RuntimeError, match="stopped"):
             await waiting
-
-
-@pytest.mark.anyio
-async def test_what_the_consumer_raises_ends_the_reflector() -> None:
-    class Broken(Exception):
-        pass
-
-    def on_event(event: WatchEvent[Pod]) -> None:
-        raise Broken
-
-    async with in_world() as world:
-        with pytest.raises(Broken):
-            await Reflector(world.connection, PODS, Pod, on_event).run()
 
 
 @pytest.mark.anyio

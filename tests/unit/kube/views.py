@@ -1,8 +1,8 @@
 """A consumer of reflector events: the simplest store there is."""
 
 from gputile.api.core import Pod
+from gputile.kube.client import Backoff
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
-from gputile.kube.timing import Backoff
 
 PODS = "/api/v1/pods"
 QUICK = Backoff(first=0.001, longest=0.004)

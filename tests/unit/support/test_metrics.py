@@ -7,7 +7,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gputile.support.metrics import LoopLag, MetricsRegistry
+from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 
 def test_what_is_exported_is_what_holds_when_it_is_read() -> None:

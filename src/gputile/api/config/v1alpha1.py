@@ -27,7 +27,7 @@ class Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen
 
 
 class Trust(Section, frozen=True):
-    """Who may share a GPU that has no memory isolation (G5)."""
+    """Who may share a GPU that has no memory isolation."""
 
     by: Annotated[
         Literal["namespace", "cluster"],
@@ -66,7 +66,7 @@ class Trust(Section, frozen=True):
 
 
 class AdmissionConfiguration(Section, frozen=True):
-    """The admission webhook; ``gangs`` is whether gangs are planned at all (M13)."""
+    """The admission webhook; ``gangs`` is whether gangs are planned at all."""
 
     trusted_users: Annotated[tuple[str, ...], described("The users of the API server that may write allocations.")] = (
         "system:serviceaccount:gputile:gputile-agent",
@@ -80,10 +80,17 @@ class AdmissionConfiguration(Section, frozen=True):
             "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
         ),
     ] = False
+    isolation: Annotated[
+        Literal["none", "memory"],
+        described(
+            "What admission writes into GPU pods without `gputile.io/isolation`: `memory` keeps them off GPUs on which "
+            "memory is not limited."
+        ),
+    ] = "none"
 
 
 class Features(Section, frozen=True):
-    """What GPU nodes may be switched to (M13); gangs, the third feature, are ``admission.gangs``."""
+    """What GPU nodes may be switched to; gangs, the third feature, are ``admission.gangs``."""
 
     sharing: Annotated[
         bool,
@@ -97,7 +104,7 @@ class Features(Section, frozen=True):
 
 
 class GangConfiguration(Section, frozen=True):
-    """How gangs are planned; ``admission.gangs`` is whether they are (M13)."""
+    """How gangs are planned; ``admission.gangs`` is whether they are."""
 
     hold_seconds: Annotated[
         int,
@@ -129,7 +136,7 @@ class GangConfiguration(Section, frozen=True):
 
 
 class PreemptionConfiguration(Section, frozen=True):
-    """Preemption of GPU pods where kube-scheduler finds no victims (B5)."""
+    """Preemption of GPU pods where kube-scheduler finds no victims."""
 
     enabled: Annotated[
         bool,
@@ -215,7 +222,7 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
 
 
 class AutoscalingConfiguration(Section, frozen=True):
-    """What the cluster's autoscaler is told of demand that it cannot see (U8)."""
+    """What the cluster's autoscaler is told of demand that it cannot see."""
 
     enabled: Annotated[
         bool,
@@ -240,7 +247,7 @@ class AutoscalingConfiguration(Section, frozen=True):
 
 
 class ControllerConfiguration(Section, frozen=True):
-    """The controller: taints (G7), and nodes whose agent is silent."""
+    """The controller: taints, and nodes whose agent is silent."""
 
     taint_nodes: Annotated[
         bool, described("Whether GPU nodes get the taint `nvidia.com/gpu:NoSchedule`, which keeps other pods off.")
@@ -257,7 +264,7 @@ class ControllerConfiguration(Section, frozen=True):
 
 
 class GpuTime(Section, frozen=True):
-    """How time on GPUs is shared (G4, M5). Without leave no pod weighs more than others."""
+    """How time on GPUs is shared. Without leave no pod weighs more than others."""
 
     policy: Annotated[
         str | int,

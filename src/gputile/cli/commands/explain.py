@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gputile.api.wording import broken_label_name, gib_text
-from gputile.cli.options.common import Printed, Reach, namespace_option, takes
-from gputile.cli.options.configuration import ClusterFiles, ClusterSource
-from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_data
-from gputile.cli.output.terminal import write_remedies, write_table, write_text
+from gputile.cli.configuration import ClusterFiles, ClusterSource
+from gputile.cli.options import Printed, Reach, namespace_option, takes
 from gputile.cli.reads.cluster_objects import read_state
+from gputile.cli.terminal import (
+    BAD_INPUT,
+    NOT_PLACED,
+    Output,
+    fail,
+    note,
+    write,
+    write_data,
+    write_remedies,
+    write_table,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

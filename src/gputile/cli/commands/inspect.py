@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import Plain, namespace_option, option, takes
-from gputile.cli.options.configuration import ClusterFiles, ClusterSource
-from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
+from gputile.cli.configuration import ClusterFiles, ClusterSource
+from gputile.cli.options import Plain, namespace_option, option, takes
 from gputile.cli.reads.cluster_objects import read_state
 from gputile.cli.running import Watch, watched
+from gputile.cli.terminal import fail, note, write, write_json, write_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,8 @@ def inspect(options: InspectOptions) -> None:
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
     """
     from gputile.api.wording import nearest
-    from gputile.cli.output.answers import InspectAnswer
-    from gputile.cli.output.terminal import bars, columns, draw
+    from gputile.cli.answers import InspectAnswer
+    from gputile.cli.terminal import bars, columns, draw
     from gputile.tools.simulator.what_if import nearly_selected
     from gputile.tools.views import inspect as tables
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gputile.cli.options.common import option, takes
-from gputile.cli.output.streams import fail, write
+from gputile.cli.options import option, takes
+from gputile.cli.terminal import fail, write
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.clouds import File, PoolSetup
@@ -78,7 +78,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _yaml(file: "File") -> str:
-    from gputile.cli.output.streams import yaml_text
+    from gputile.cli.terminal import yaml_text
 
     return yaml_text(file.documents, width=80)
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from gputile.cli.options.common import Printed, option, takes
-from gputile.cli.output.progress import counted
-from gputile.cli.output.streams import Output, fail, write_data
-from gputile.cli.output.terminal import write_table
+from gputile.cli.options import Printed, option, takes
 from gputile.cli.running import unwinding_on_signals
+from gputile.cli.terminal import Output, counted, fail, write_data, write_table
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay

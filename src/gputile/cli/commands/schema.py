@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from gputile.api.wording import unsupported
-from gputile.cli.options.common import Printed
-from gputile.cli.output.streams import Output, fail, write, write_data
+from gputile.cli.options import Printed
+from gputile.cli.terminal import Output, fail, write, write_data
 from gputile.version import VERSION
 
 SCHEMAS: Final[Mapping[str, str]] = {
@@ -55,7 +55,7 @@ def schema(
 def version(output: Printed = Output.TABLE) -> None:
     """Print the version of gputile."""
     if output.is_data:
-        from gputile.cli.output.answers import VersionAnswer
+        from gputile.cli.answers import VersionAnswer
 
         write_data(VersionAnswer(VERSION), output)
     else:

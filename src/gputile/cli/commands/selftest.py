@@ -17,11 +17,9 @@ import typer
 
 from gputile.api.wording import described
 from gputile.cli.app import CONTEXT
-from gputile.cli.options.common import Printed, option
-from gputile.cli.output.progress import Progress
-from gputile.cli.output.streams import ExitCode, Output, fail, write, write_data
-from gputile.cli.output.terminal import write_table
+from gputile.cli.options import Printed, option
 from gputile.cli.running import unwinding_on_signals
+from gputile.cli.terminal import ExitCode, Output, Progress, fail, write, write_data, write_table
 from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
 MISSED = ExitCode.FAILED

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
-from gputile.cli.options.common import takes
-from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
-from gputile.cli.options.simulation import SimulateOptions, Switch, Validation
-from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
-from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, DecisionFormat, fail, note
+from gputile.cli.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options import takes
+from gputile.cli.simulate_options import SimulateOptions, Switch, Validation
+from gputile.cli.terminal import BAD_INPUT, NOT_PLACED, SAY_AFTER_PIPED_S, DecisionFormat, Progress, counted, fail, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Pod
-    from gputile.cli.options.configuration import GivenConfiguration
-    from gputile.cli.output.simulation import SimulationResult
+    from gputile.cli.answers import SimulationResult
+    from gputile.cli.configuration import GivenConfiguration
     from gputile.cli.reads.live_cluster import Live
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
@@ -52,7 +51,7 @@ def simulate(options: SimulateOptions) -> None:
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
-    from gputile.cli.output.simulation import write_result
+    from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import told_together
 
     _check(options)
@@ -126,12 +125,11 @@ def _is_unplaced(result: "SimulationResult") -> bool:
 
 def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> "SimulationResult":
     """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
+    from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
     simulation = Simulation(configuration)
     outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
-    from gputile.cli.output.simulation import SimulationResult
-
     return SimulationResult(simulation, scenario, outcomes, _count(simulation, more) if more else None)
 
 

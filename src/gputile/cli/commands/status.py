@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import Printed, Reach, namespace, option, takes
-from gputile.cli.options.configuration import INSTALLED_IN
-from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_data
-from gputile.cli.output.terminal import columns
+from gputile.cli.configuration import INSTALLED_IN
+from gputile.cli.options import Printed, Reach, namespace, option, takes
 from gputile.cli.running import Watch, watched
+from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, write, write_data
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -42,8 +40,8 @@ class StatusOptions(Reach):
 def status(options: StatusOptions) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 
-    Exit code: 0 when every component is ready, 3 while one is not, when an upgrade has failed or not ended, when
-    Kubernetes is too old, or where gputile runs outside of pods: no cluster says whether it is ready then.
+    Exit code: 0 when every component is ready, or runs outside of pods; 3 while one is not, when an upgrade has failed
+    or not ended, or when Kubernetes is too old.
     """
     from gputile.cli.reads.installation import read_installation
     from gputile.tools.views.status import RolloutPhase, table
@@ -61,13 +59,14 @@ def status(options: StatusOptions) -> None:
         fail("--wait and --watch do not go together: --watch shows every change until an interrupt")
     if options.watch:
         watched(look(), look, show, redraw=not options.output.is_data)
+    well = (RolloutPhase.DEPLOYED, RolloutPhase.OUTSIDE_OF_PODS)
     deadline = time.monotonic() + options.wait
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         while True:
             installation = look()
-            if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
+            if installation.phase in well or time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)
     show(installation)
-    if installation.phase is not RolloutPhase.DEPLOYED:
+    if installation.phase not in well:
         raise typer.Exit(NOT_DEPLOYED)

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import Printed, namespace_option, takes
-from gputile.cli.options.configuration import ClusterFiles, ClusterSource
-from gputile.cli.output.streams import Output, fail, note, write, write_data
-from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
+from gputile.cli.configuration import ClusterFiles, ClusterSource
+from gputile.cli.options import Printed, namespace_option, takes
 from gputile.cli.reads.cluster_objects import read_state
 from gputile.cli.running import Watch, watched
+from gputile.cli.terminal import (
+    Output,
+    fail,
+    lines,
+    lines_of_note,
+    note,
+    redraws,
+    write,
+    write_data,
+    write_first_rows,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from gputile.cli.reads.agent_usage import UsageLooks

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options.common import option, takes
-from gputile.cli.options.configuration import LiveSource, read_given
-from gputile.cli.output.streams import fail, note, write
+from gputile.cli.configuration import LiveSource, read_given
+from gputile.cli.options import option, takes
+from gputile.cli.terminal import fail, note, write
 
 if TYPE_CHECKING:
     from gputile.kube.client import Connection
@@ -44,13 +44,12 @@ def web(options: WebOptions) -> None:
     With --tls-dir it serves in the cluster: each viewer shows a token of the cluster, has to have the right to list
     nodes, and sees the names of pods in namespaces whose pods it may list.
     """
-    from gputile.cli.reads.bounded_reads import UNREACHABLE
-    from gputile.cli.reads.live_cluster import read_cluster
+    from gputile.cli.reads.live_cluster import UNREACHABLE, read_cluster
     from gputile.cli.running import run_service
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.support.listening import UnusableTls
-    from gputile.support.logs import LogFormat, set_up_logging
+    from gputile.support.telemetry import LogFormat, set_up_logging
     from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     live = read_cluster(options, read_given(options.config), options.installed_in)

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gputile.cli.options.common import Reach
-from gputile.cli.reads.bounded_reads import connected, read_or_leave
+from gputile.cli.options import Reach
+from gputile.cli.reads.live_cluster import connected, read_or_leave
 from gputile.tools.web.records import NodeTile, NodeUsage
 from gputile.tools.web.usage import AgentReading, Made, UsageMeter, UsageReader, UsageUnknown, made_of
 

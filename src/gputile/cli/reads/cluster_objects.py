@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gputile.cli.options.configuration import assumed, in_force, read_given
-from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.output.streams import BAD_INPUT, fail, note
+from gputile.cli.configuration import assumed, in_force, read_given
+from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, Progress, fail, note
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.api.resource_claims import ResourceClaim
-    from gputile.cli.options.configuration import ClusterSource, GivenConfiguration
+    from gputile.cli.configuration import ClusterSource, GivenConfiguration
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class ClusterObjects:
         Raises:
             Unreadable: instead, where files are read, or within ``looking_again``.
         """
-        from gputile.cli.options.configuration import GivenConfiguration
+        from gputile.cli.configuration import GivenConfiguration
 
         return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
 
@@ -66,7 +65,7 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
             scenario = load_scenario(source.cluster, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
         if looked_before:  # it may be just being written
-            from gputile.cli.reads.bounded_reads import Unreadable
+            from gputile.cli.reads.live_cluster import Unreadable
 
             raise Unreadable(f"cannot read the cluster: {error}") from error
         fail(str(error), BAD_INPUT)

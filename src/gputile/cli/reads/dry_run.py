@@ -15,9 +15,9 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.wording import shown
 from gputile.api.workloads import ServedKind, ServedKinds
-from gputile.cli.options.common import Reach
-from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.reads.bounded_reads import connected, read_or_leave
+from gputile.cli.options import Reach
+from gputile.cli.reads.live_cluster import connected, read_or_leave
+from gputile.cli.terminal import SAY_AFTER_PIPED_S, Progress
 from gputile.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
 from gputile.tools.simulator.server_dry_run import (

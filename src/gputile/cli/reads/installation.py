@@ -1,32 +1,32 @@
 """Reads the state of an installation from a live cluster."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 
 from gputile.api.core import Node
-from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
     ConfigMap,
     DaemonSet,
     Deployment,
     Event,
     HelmRevision,
+    Lease,
     RunningPod,
     ServiceAccount,
     WebhookConfiguration,
 )
-from gputile.cli.options.common import Reach
-from gputile.cli.options.configuration import (
+from gputile.cli.configuration import (
     CONFIG_MAP_KEY,
     GivenConfiguration,
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.reads.bounded_reads import connected, read_or_leave, readable
-from gputile.cli.reads.live_cluster import INSTALLED
+from gputile.cli.options import Reach
+from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_leave, readable
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, KubeError
-from gputile.tools.views.installation_problem import (
+from gputile.tools.views.rollout import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,
@@ -92,7 +92,7 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
         readable(connection, hooks, WebhookConfiguration),
     )
-    return traces_of(leases, configurations, namespace)
+    return traces_of(leases, configurations, namespace, time.time())
 
 
 # What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.

@@ -11,17 +11,17 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MIRROR_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
+from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
 from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
@@ -250,7 +250,7 @@ class ClusterState:
         uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        for gone in self.members.put(pod):
+        for gone in self.members.pod_applied(pod):
             self._pods.pop(gone, None)
         # A pod whose labels name no gang any more counts at its reservation until that ends.
         if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
@@ -274,7 +274,7 @@ class ClusterState:
         if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        for gone in self.members.drop(uid):
+        for gone in self.members.pod_deleted(uid):
             self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)

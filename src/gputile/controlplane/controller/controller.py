@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
+from gputile.api.workloads import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -34,7 +34,7 @@ from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
-from gputile.support.metrics import LoopLag, MetricsRegistry
+from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,16 @@
-"""Decides which evictions to ask for in a round, and remembers what came of them.
+"""Remembers each preemptor's victims and the results of their evictions, and tells which are due.
 
-It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated.
-The API server refuses an eviction for more reasons than a budget tells; admission webhooks have others. It is asked for
-again after some seconds, and others do not choose the pod for a while.
+Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server also refuses evictions
+for reasons that no budget shows, such as an admission webhook. A refused eviction is tried again after some seconds,
+and other preemptors do not choose the pod for a while.
 
-A gang that has to leave whole leaves whole, also if some of its evictions are refused and the reservation that it makes
-room for is given up meanwhile: the pods that stay are asked again, unless no pod of the gang has left, or enough of its
-pods run again. Another leader does not know of them.
+A gang that has to leave whole does so even if some of its evictions are refused and the reservation that it makes
+room for is given up: the evictions of the remaining pods are tried again, unless no pod of the gang has left, or
+enough of its pods run again. Another leader does not know of them.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 import msgspec
 
@@ -19,7 +18,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionRules
+from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, SOON_S, EvictionBudget, EvictionRules
 from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
@@ -33,23 +32,24 @@ _OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
 class Eviction(msgspec.Struct, frozen=True, gc=False):
     """A pod that is to be evicted, and why.
 
-    ``preemptor`` is the name of a gang, or the UID of a pod; None where the rest of the pod's own gang has left.
-    ``told`` are the pods that an event tells of a refusal; the pod itself if there are none.
+    ``preemptor`` is None where the rest of the pod's own gang has left. If the eviction is refused, the pods ``about``
+    get an event; the pod itself if there are none.
     """
 
-    preemptor: Hashable
+    preemptor: GangName | None
     uid: str
     namespace: str
     name: str
     why: str
-    told: tuple[Pod, ...] = ()
+    about: tuple[Pod, ...] = ()
 
 
 @dataclass(slots=True)
 class _PreemptorVictims:
-    """The pods that leave for one preemptor, whether any has left, and why an eviction was refused last."""
+    """The victims of one preemptor, whether an eviction was accepted, and why one was refused last."""
 
     uids: tuple[str, ...] = ()
+    why: str = ""
     has_evicted: bool = False
     retry_ns: int = 0
     refused: str = ""
@@ -57,10 +57,10 @@ class _PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that is to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
+    """A gang that has to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
 
-    It is whole while ``needed`` of its pods run. ``told`` are those that leave for others, and since when nobody has
-    seen that. ``since_ns`` is when no preemptor had it evicted any more.
+    It is whole while ``needed`` of its pods run. ``leave_for_others`` has the pods that are evicted for other
+    preemptors, and since when no watch has shown it. ``since_ns`` is when the last of ``preemptors`` was gone.
     """
 
     name: GangName
@@ -68,8 +68,8 @@ class _LeavingGang:
     why: str
     since_ns: int
     uids: dict[str, None] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)
-    preemptors: set[Hashable] = field(default_factory=set)
+    leave_for_others: dict[str, int] = field(default_factory=dict)
+    preemptors: set[GangName] = field(default_factory=set)
     refused_ns: int = -_RETRY_NS
 
 
@@ -84,27 +84,29 @@ class _Eviction:
 class Evictions:
     """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
 
-    What is remembered is of bound pods.
+    A preemptor is a gang, or a pod as a gang of one. Entries go with their preemptors and bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
         self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
-        self._victims: dict[Hashable, _PreemptorVictims] = {}  # by preemptor
+        self._victims: dict[GangName, _PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
         self._refused_at: dict[str, int] = {}  # Unix time, ns
         self._leaving: dict[GangName, _LeavingGang] = {}
 
-    def begin(self, state: ClusterState) -> None:
-        """Begin a round on the cluster as it is now."""
+    def begin(self, state: ClusterState, preemptors: Collection[GangName]) -> None:
+        """Begin a round on a snapshot."""
         self._state, bound = state, state.evictable.facts
+        self._victims = {name: victims for name, victims in self._victims.items() if name in preemptors}
         self._evicted = {uid: each for uid, each in self._evicted.items() if uid in bound}
         self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
-    def rules(self, preemptor: Hashable = None, *, refused_too: bool = False, soon_s: float = SOON_S) -> EvictionRules:
+    def rules(self, preemptor: GangName | None = None, *, refused_too: bool = False) -> EvictionRules:
         """Return the rules by which pods may be evicted now; victims of others than the ``preemptor`` count as gone.
 
+        For a ``preemptor`` that has its GPUs reserved all pods that leave count as gone, else those that leave soon.
         ``refused_too`` allows pods whose eviction was refused lately.
         """
         bound = self._state.evictable
@@ -118,7 +120,7 @@ class Evictions:
             evicted.intersection(bound.facts),
             self._state.evictable.budget if refused_too else self._budget,
             gang_size=self._size_of_group,
-            soon_s=soon_s,
+            soon_s=SOON_S if preemptor is None else MOST_GRACE_S,
         )
 
     def _budget(self, uid: str) -> EvictionBudget | None:
@@ -141,29 +143,32 @@ class Evictions:
 
     # -- the victims of one preemptor
 
-    def choose(self, preemptor: Hashable, uids: Sequence[str], why: str) -> None:
-        """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
+    def choose(self, preemptor: GangName, uids: Sequence[str], why: str) -> None:
+        """Set the victims of a preemptor. The results of earlier evictions stay."""
         victims = self._victims.setdefault(preemptor, _PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
                 self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
-        victims.uids = tuple(uids)
+        victims.uids, victims.why = tuple(uids), why
 
-    def drop(self, preemptor: Hashable) -> None:
+    def victims(self, preemptor: GangName) -> tuple[str, ...]:
+        return self._victims[preemptor].uids if preemptor in self._victims else ()
+
+    def drop(self, preemptor: GangName) -> None:
         self._victims.pop(preemptor, None)
 
-    def due(self, preemptor: Hashable, why: str, told: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
+    def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
+        """Return the evictions that are due. Those that may be refused come first, so that no pod leaves in vain."""
         victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.evictable.facts
         return [
-            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, why, told)
+            Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, about)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
             if self._is_due(uid, victims)
         ]
 
-    def is_any_due(self, preemptor: Hashable) -> bool:
+    def is_any_due(self, preemptor: GangName) -> bool:
         victims = self._victims.get(preemptor, _PreemptorVictims())
         return any(self._is_due(uid, victims) for uid in victims.uids)
 
@@ -171,17 +176,17 @@ class Evictions:
         pauses = 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS
         return self._stays(uid) and not pauses and not self._was_evicted(uid)
 
-    def has_evicted(self, preemptor: Hashable) -> bool:
+    def has_evicted(self, preemptor: GangName) -> bool:
         return preemptor in self._victims and self._victims[preemptor].has_evicted
 
-    def refusal(self, preemptor: Hashable) -> str:
+    def refusal(self, preemptor: GangName) -> str:
         """Return why an eviction for a preemptor was refused last, "" for none."""
         return self._victims[preemptor].refused if preemptor in self._victims else ""
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return when the pods are to be gone that leave ``gpus`` (UUIDs) of a node, Unix time in seconds.
+        """Return when the terminating pods on ``gpus`` (UUIDs) of a node have to be gone, Unix time in seconds.
 
-        With ``below`` only pods of a priority below it count.
+        With ``below`` only pods of a lower priority count.
         """
         facts = self._state.evictable.facts
         return [
@@ -193,19 +198,6 @@ class Evictions:
             and (below is None or booking.priority < below)
         ]
 
-    def seconds_to_leave(
-        self, evicted: Collection[str], places: Iterable[tuple[str, Collection[str]]], soon_s: float = SOON_S
-    ) -> int:
-        """Return in how many seconds those are to be gone that are evicted, or leave these places by themselves.
-
-        ``places`` are nodes and UUIDs of GPUs; who needs longer than ``soon_s`` is not waited for.
-        """
-        facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
-        seconds = [float(facts[uid].grace_s) for uid in evicted if uid in facts]
-        for node, gpus in places:
-            seconds += [each - now_s for each in self.leaving_at(node, gpus) if each - now_s <= soon_s]
-        return ceil(max([0.0, *seconds]))
-
     def named(self, uids: Sequence[str], most: int = 5) -> str:
         facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
@@ -215,7 +207,7 @@ class Evictions:
     # -- gangs that leave whole
 
     def _leaves_whole(
-        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str
+        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: GangName, why: str
     ) -> None:
         """Remember a gang if all of its pods that stay are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
@@ -229,13 +221,13 @@ class Evictions:
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
         gang.preemptors.add(preemptor)
         told = [uid for uid in members if uid not in staying and self._stays(uid)]
-        gang.told = {uid: gang.told.get(uid, now_ns) for uid in told}
+        gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in told}
         gang.uids |= dict.fromkeys([*staying, *told])
 
-    def rests(self) -> list[list[Eviction]]:
-        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang.
+    def rest_of_gangs(self) -> list[list[Eviction]]:
+        """Return the evictions that are due for the remaining pods of gangs that leave whole, gang by gang.
 
-        Preemptors have their victims evicted themselves: nothing is to be done for these yet.
+        A gang that is still evicted for a preemptor is left to that.
         """
         acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
         leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
@@ -253,9 +245,9 @@ class Evictions:
         return found
 
     def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
-        """Return which pods of a gang to evict now, None where it has left, or need not.
+        """Return the pods of a gang to evict now; None if the gang has left, or may stay.
 
-        The pods ``leaving`` are to leave for others, and do not make it whole.
+        The pods in ``leaving`` are victims of other preemptors; they do not make the gang whole.
         """
         gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
@@ -269,7 +261,7 @@ class Evictions:
     def _has_left(self, uid: str, gang: _LeavingGang) -> bool:
         if self._was_evicted(uid):
             return self._evicted[uid].certain
-        return 0 <= self._state.now_ns - gang.told.get(uid, -_EVICTED_NS) < _EVICTED_NS
+        return 0 <= self._state.now_ns - gang.leave_for_others.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     # -- what came of evictions
 
@@ -278,7 +270,7 @@ class Evictions:
         self._accept(eviction, certain=True)
 
     def was_gone(self, eviction: Eviction) -> None:
-        """Note that the API server has no such pod any more: the watch tells."""
+        """Record that the pod no longer exists; the watch will show it."""
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
@@ -294,10 +286,11 @@ class Evictions:
         for gang in self._leaving.values():
             if uid in gang.uids:
                 gang.refused_ns = now_ns
-        if (victims := self._victims.get(eviction.preemptor)) is not None:
+        if eviction.preemptor in self._victims:
+            victims = self._victims[eviction.preemptor]
             victims.refused, victims.retry_ns = why, now_ns + _RETRY_NS
 
     def _accept(self, eviction: Eviction, *, certain: bool) -> None:
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain)
-        if (victims := self._victims.get(eviction.preemptor)) is not None:
-            victims.has_evicted = True
+        if eviction.preemptor in self._victims:
+            self._victims[eviction.preemptor].has_evicted = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.core.devices.node_type import worded
 from gputile.core.refusal import NodeTypeRule, Refusal

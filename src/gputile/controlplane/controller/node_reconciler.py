@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     CONDITION_PREFIX,
     GPU_CORE,
@@ -34,6 +33,8 @@ from gputile.api.well_known import (
     TAINTED_ANNOTATION,
     TOPOLOGY_GPU,
     WHOLE_GPU,
+    ConditionReason,
+    ConditionType,
     Mode,
 )
 from gputile.api.wording import nearest
@@ -41,8 +42,8 @@ from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatc
 from gputile.controlplane.event_loop import for_each
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
 from gputile.core.ledger.ledger import Ledger
+from gputile.kube.client import Backoff
 from gputile.kube.errors import Invalid, KubeError, NotFound
-from gputile.kube.timing import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_backoff import (
@@ -28,14 +28,20 @@ from gputile.controlplane.controller.node_backoff import (
 )
 from gputile.controlplane.controller.nodes_by_type import NodesByType, TypeNodes
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
-from gputile.core.devices.gang_membership import GangName, gang_of
+from gputile.core.devices.gang_membership import GangName, gang_of, in_line
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_rules import in_line
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
-from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described, likeness
+from gputile.core.scheduling.gang_plan import GangCandidate
+from gputile.core.scheduling.new_nodes import (
+    BarredTypes,
+    NewNodes,
+    NodesInSum,
+    UnaskedNodes,
+    as_described,
+    likeness,
+    new_nodes,
+)
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
@@ -67,15 +73,15 @@ class NodeRequestPlanner:
         """Return what to do now; ``state`` is a snapshot."""
         self._state, waiting, now_ns = state, state.waiting, state.now_ns
         result = NodeRequestRound()
-        never_there = self.placeholders.see(waiting.placeholders, now_ns)
+        never_there = self.placeholders.observe(waiting.placeholders, now_ns)
         released = waiting.refused.keys() & waiting.once_gated
         self._released = {uid: self._released.get(uid, now_ns) for uid in released}
-        ordered, of_gangs = self._backoff.ordered_types(), self._gangs.without_room()
+        ordered, of_gangs = self._backoff.ordered_types(), self._gangs.without_room
         if not (waiting.refused or waiting.placeholders or of_gangs or ordered):
             self.refused, self._stood_on = 0, set()
             self._nodes.forget()
             return result
-        nodes = self._nodes.look(state, ordered)
+        nodes = self._nodes.sort(state, ordered)
         self._backoff.settle(state.knows, self._place)
         self._take_failures(nodes, never_there, result)
         pods = self._in_line()
@@ -127,7 +133,7 @@ class NodeRequestPlanner:
         looked at together.
         """
         units: dict[Hashable, list[Pod]] = {}
-        for pod in self._gangs.without_room():
+        for pod in self._gangs.without_room:
             units.setdefault(gang_of(pod), []).append(pod)
         for pod in self._state.waiting.refused.values():
             if self._waits(pod) >= SETTLING_SECONDS:
@@ -210,7 +216,7 @@ class NodeRequestPlanner:
         if added:
             late = [each for each in planned if is_late(each)]
             wanted |= new_nodes(late, types, starting, self._configuration, barred).counts
-        in_use = unasked.starting_in_use(visible) | self._gangs.starting_on()
+        in_use = unasked.starting_in_use(visible) | self._gangs.starting_on
         for of_type in nodes.values():
             of_type.idle -= in_use
         return left, found, wanted
@@ -320,12 +326,12 @@ class NodeRequestPlanner:
     def _kept(self, found: NewNodes) -> set[str]:
         """Return the nodes with room for a part of a gang, as long as its types have not failed too often."""
         hopeful = set[GangName]()
-        for pod in self._gangs.without_room():
+        for pod in self._gangs.without_room:
             why, chosen, gang = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid), gang_of(pod)
             hoped = [name for name, refusal in why.items() if refusal.rule.passes] if chosen is None else [chosen]
             if gang is not None and any(self._backoff.times_failed(name) < _MOST_FAILURES for name in hoped):
                 hopeful.add(gang)
-        return {node for gang in hopeful for node in self._gangs.nodes_with_room(gang)}
+        return {node for gang in hopeful for node in self._gangs.searches.nodes_with_room(gang)}
 
     # -- what is said
 

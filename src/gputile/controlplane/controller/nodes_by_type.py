@@ -51,7 +51,7 @@ class NodesByType:
     def forget(self) -> None:
         self._known, self._young = None, {}
 
-    def look(self, state: ClusterState, awaited: Collection[str]) -> dict[str, TypeNodes]:
+    def sort(self, state: ClusterState, awaited: Collection[str]) -> dict[str, TypeNodes]:
         """Return the nodes by the names of their types; ``awaited`` are those of which nodes were asked for."""
         found = {kind.name: TypeNodes() for kind in self._types}
         before, self._young = self._young, {}

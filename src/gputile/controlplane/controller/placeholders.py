@@ -120,7 +120,7 @@ class Placeholders:
         self._unseen: dict[str, Placeholder] = {}  # those of which the watch has not told yet
         self._deleted: set[str] = set()
 
-    def see(self, pods: Mapping[str, Pod], now_ns: int) -> set[str]:
+    def observe(self, pods: Mapping[str, Pod], now_ns: int) -> set[str]:
         """Go by the pods that the watch knows now, by UID; return the types of which a Job had no pod for too long."""
         jobs = {_job_of(pod): pod for pod in pods.values()}
         self._deleted &= jobs.keys()
@@ -177,7 +177,7 @@ class Placeholders:
         return any(_job_of(pod) in self._deleted for pod in pods.values())
 
     def not_created(self, job: str, *, refused: bool) -> None:
-        """Stop counting a Job that does not exist; ``see`` tells of one that was ``refused``, as another would be."""
+        """Stop counting a Job that does not exist. If it was ``refused``, ``observe`` reports its type as failed."""
         created = self._unseen.pop(job, None)
         if created is not None and refused:
             self._unseen[job] = Placeholder(job, created.type_name, created.idle, 0)

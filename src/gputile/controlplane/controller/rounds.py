@@ -12,8 +12,7 @@ snapshot.
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn
@@ -24,7 +23,6 @@ from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequestRound
-from gputile.controlplane.event_loop import taking_turns
 
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
@@ -35,38 +33,28 @@ class UpdateQueue:
     """Applies one update after the other."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
-        self._filled = asyncio.Event()
+        self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._busy = asyncio.Lock()
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     def put(self, update: Callable[[], Awaitable[None]]) -> None:
-        self._waiting.append(update)
-        self._empty.clear()
-        self._filled.set()
+        self._waiting.put_nowait(update)
 
     async def run(self) -> NoReturn:
         while True:
-            await self._filled.wait()
-            async for update in taking_turns(self._all()):
-                async with self._busy:
-                    await update()
-            self._filled.clear()
-            self._empty.set()
+            update = await self._waiting.get()
+            async with self._busy:
+                await update()
+            self._waiting.task_done()
+            await asyncio.sleep(0)  # neither of the above lets others have their turn while updates wait
 
     async def drained(self) -> None:
-        await self._empty.wait()
+        await self._waiting.join()
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Keep updates waiting for as long as the context lasts."""
         async with self._busy:
             yield
-
-    def _all(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        while self._waiting:
-            yield self._waiting.popleft()
 
 
 @dataclass(frozen=True, slots=True)

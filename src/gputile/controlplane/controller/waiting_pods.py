@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import POD_SCHEDULED, Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import is_placeholder
-from gputile.core.devices.reservation import reservation_of
 
 
 class WaitingPods:
@@ -110,23 +110,18 @@ class GangMembers:
         members = self._gangs[gang]
         return [*members.alive.values(), *members.succeeded.values()]
 
-    def runs(self, gang: GangName) -> bool:
-        """Return whether a gang has pods that run, and none that waits."""
-        members = self._gangs.get(gang)
-        return members is not None and bool(members.alive) and not members.unbound
-
-    def put(self, pod: Pod) -> list[str]:
+    def pod_applied(self, pod: Pod) -> list[str]:
         """Take the last word on a pod; return the UIDs of those that are not kept any more."""
         uid, gang = pod.metadata.uid, gang_of(pod)
         known = self._gang_of.get(uid)
         gone: list[str] = []
         if known is not None and known != gang:
-            gone += self.drop(uid)
+            gone += self.pod_deleted(uid)
         if gang is not None:
             gone += self._put(gang, uid, pod)
         return gone
 
-    def drop(self, uid: str) -> list[str]:
+    def pod_deleted(self, uid: str) -> list[str]:
         gang = self._gang_of.pop(uid, None)
         if gang is None:
             return []
@@ -138,7 +133,7 @@ class GangMembers:
 
     def _put(self, gang: GangName, uid: str, pod: Pod) -> list[str]:
         if pod.finished and (pod.status.phase != "Succeeded" or gang not in self._gangs):
-            return self.drop(uid)
+            return self.pod_deleted(uid)
         members = self._gangs.setdefault(gang, _Members())
         self._gang_of[uid] = gang
         (members.succeeded if pod.finished else members.alive)[uid] = pod

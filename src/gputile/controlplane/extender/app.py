@@ -10,7 +10,8 @@ import msgspec
 from aiohttp import web
 
 from gputile.api.conversion import ConversionError, decode, has_more_items
-from gputile.api.extender import (
+from gputile.api.quantity import MIB
+from gputile.api.webhooks import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -18,7 +19,6 @@ from gputile.api.extender import (
     FilterResult,
     HostPriority,
 )
-from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -32,8 +32,8 @@ LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
-# Nothing is booked for them, so that each replica answers.
-_OF_EVERY_REPLICA = ("filter-claims", "prioritize-claims")
+# Nothing is booked for it, so that each replica answers.
+_OF_EVERY_REPLICA = ("prioritize-claims",)
 
 _args = msgspec.json.Decoder(ExtenderArgs)
 _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
@@ -45,7 +45,6 @@ Answer = tuple[Any, str]  # what is encoded, and the outcome that the metrics co
 # How a verb says that it could not be answered; prioritize and preempt have no field for it.
 _FAILURES: dict[str, Callable[[str], Any]] = {
     "filter": lambda text: FilterResult(error=text),
-    "filter-claims": lambda text: FilterResult(error=text),
     "bind": lambda text: ExtenderBindingResult(error=text),
 }
 
@@ -64,12 +63,9 @@ class ExtenderGate:
 def _answers(handlers: ExtenderHandlers) -> dict[str, Callable[[bytes], Awaitable[Answer]]]:
     """Return the verbs as functions from a request's body to an answer."""
 
-    def filtering(answer: Callable[[ExtenderArgs], FilterResult]) -> Callable[[bytes], Awaitable[Answer]]:
-        async def run(body: bytes) -> Answer:
-            result = answer(decode(body, _args))
-            return result, "fits" if result.node_names else "refused"
-
-        return run
+    async def filtering(body: bytes) -> Answer:
+        result = handlers.filter(decode(body, _args))
+        return result, "fits" if result.node_names else "refused"
 
     def ranking(answer: Callable[[ExtenderArgs], list[HostPriority]]) -> Callable[[bytes], Awaitable[Answer]]:
         async def run(body: bytes) -> Answer:
@@ -85,10 +81,9 @@ def _answers(handlers: ExtenderHandlers) -> dict[str, Callable[[bytes], Awaitabl
         return await handlers.preempt(decode(body, _preemption_args)), "answered"
 
     return {
-        "filter": filtering(handlers.filter),
+        "filter": filtering,
         "prioritize": ranking(handlers.prioritize),
         "prioritize-without-gpus": ranking(handlers.prioritize_without_gpus),
-        "filter-claims": filtering(handlers.filter_claims),
         "prioritize-claims": ranking(handlers.prioritize_claims),
         "bind": bind,
         "preempt": preempt,

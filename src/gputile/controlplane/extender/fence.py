@@ -13,16 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-# The API server gives up on a request after 60 s (--request-timeout). That is less certain than a fence: an API server
-# that stood still may begin later with what it had not read yet. It is for pods that nobody can write to.
-ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
 async def fence_off(

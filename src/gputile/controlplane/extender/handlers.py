@@ -9,11 +9,12 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.extender import (
+from gputile.api.webhooks import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
@@ -24,11 +25,11 @@ from gputile.api.extender import (
     MetaPod,
     MetaVictims,
 )
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.pod_api import PodEvent
-from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
+from gputile.core.devices.request import RequestError
+from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
@@ -41,6 +42,20 @@ _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 class BadRequest(Exception):
     """The call cannot be answered as it is; the text says what is wrong and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
+    """
+
+    pod: Pod
+    warning: bool
+    reason: EventReason
+    message: str
+    latest: bool = False
 
 
 class ExtenderHandlers:
@@ -96,16 +111,15 @@ class ExtenderHandlers:
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
         return _priorities(names, ranks) if ranks is not None else []
 
-    def filter_claims(self, args: ExtenderArgs) -> FilterResult:
-        """Return which of the named nodes a pod with ResourceClaims may go to, and why not to the others."""
-        verdict = filter_pod_with_claims(self._engine, args.pod, _names(args))
-        if verdict.invalid is not None:
-            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
-        return FilterResult(node_names=verdict.nodes.feasible, failed_nodes=verdict.nodes.refused)
-
     def prioritize_claims(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Return 0 to 10 for each of the named nodes, for a pod with ResourceClaims."""
         names = _names(args)
-        return _priorities(names, rank_pod_with_claims(self._engine, args.pod, names))
+        try:
+            ranks = rank_pod_with_claims(self._engine, args.pod, names)
+        except RequestError as error:
+            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, str(error)))
+            ranks = [0] * len(names)
+        return _priorities(names, ranks)
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
         try:
@@ -116,7 +130,9 @@ class ExtenderHandlers:
             return ExtenderBindingResult(error=str(error))
         if gpus:
             log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
-            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}"))
+            info = self._engine.ledger.info_of(args.node)
+            limits = "" if info is None or info.isolates_memory else "; memory is not limited there"
+            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"))
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:

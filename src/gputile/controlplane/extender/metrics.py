@@ -14,12 +14,12 @@ from prometheus_client import Counter, Histogram
 
 from gputile.api.core import Pod
 from gputile.api.quantity import MIB
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
-from gputile.support.metrics import MetricsRegistry
+from gputile.support.telemetry import MetricsRegistry
 
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -72,10 +72,10 @@ class CapacityWatch:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.update()
             await asyncio.sleep(self._every)
 
-    async def look(self) -> None:
+    async def update(self) -> None:
         self.latest = await asyncio.to_thread(free_memory, self._ledger.snapshot())
 
     def export(self, registry: MetricsRegistry) -> None:

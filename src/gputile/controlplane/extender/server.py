@@ -13,34 +13,31 @@ from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
-from gputile.api.reasons import EventReason
 from gputile.api.resource_claims import RESOURCE_CLAIMS_PATH, ResourceClaim
-from gputile.api.well_known import EXTENDER_LEASE
+from gputile.api.well_known import EXTENDER_LEASE, EventReason
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import ExtenderGate, create_app
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, BinderClock, PodApi
 from gputile.controlplane.extender.fence import fence_off
-from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.pod_api import BIND_SECONDS, PodApi, PodEvent
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.client import Connection
+from gputile.kube.client import SYSTEM_CLOCK, Clock, Connection
 from gputile.kube.config import Access
 from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.reflector import Reflector, export_reflectors
-from gputile.kube.timing import SYSTEM_CLOCK, Clock
 from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, holding
 from gputile.support.listening import TlsFiles, TlsReloader
-from gputile.support.metrics import LoopLag
+from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 

@@ -10,26 +10,20 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
-from gputile.api.admission import (
-    API_VERSION,
-    KIND,
-    AdmissionRequest,
-    AdmissionReview,
-    encode_allowed,
-    encode_refused,
-)
 from gputile.api.conversion import decode
+from gputile.api.webhooks import API_VERSION, KIND, AdmissionRequest, AdmissionReview, encode_allowed, encode_refused
+from gputile.core.admission.legacy_forms import encode_patch
 from gputile.core.admission.review import (
     AdmissionPolicy,
     UnreadableReview,
     Verdict,
+    message,
     mutate,
     unreadable,
     validate,
 )
-from gputile.core.admission.verdict import encode_patch, message
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
-from gputile.support.metrics import MetricsRegistry
+from gputile.support.telemetry import MetricsRegistry
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gputile.api.conversion import ConversionError
 from gputile.api.conversion import decode as decode_json
-from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.client import STRATEGIC_MERGE_PATCH, SYSTEM_CLOCK, Clock, Connection
 from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
-from gputile.kube.timing import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

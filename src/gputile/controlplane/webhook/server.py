@@ -22,7 +22,7 @@ from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import BodyReader, Server, ServerLimits, holding, monitoring_routes, routed
-from gputile.support.metrics import LoopLag
+from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Webhook:
             current.gpu_time,
             node_types_of(current),
             current.features.claims,
+            admission.isolation,
         )
 
     def not_ready(self) -> str | None:

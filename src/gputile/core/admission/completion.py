@@ -1,8 +1,13 @@
-"""Completes a GPU pod at admission: toleration, memory unit in force, scheduler and its gang's gate."""
+"""Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
 
-from collections.abc import Sequence
+Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add such a node for it: it
+compares what a pod asks for with the sums of a node, and 20 units fit a node of four GPUs with 15 each.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from gputile.api.affinity import Affinity, NodeSelectorRequirement
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     CLAIMS_RESOURCE,
@@ -10,15 +15,17 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
+    ISOLATION,
     MEMORY_UNIT_ANNOTATION,
     POD_GROUP_LABEL,
     WHOLE_GPU,
 )
 from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu, is_decided
-from gputile.core.admission.legacy_forms import Rewriting
+from gputile.core.admission.legacy_forms import Operation, Rewriting
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import Operation
 from gputile.core.devices.gang_membership import labelled_size
+from gputile.core.devices.node_type import NodeType, worded
+from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
@@ -54,23 +61,30 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
             rewriting.operations.append(add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"}))
 
 
-def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
-    """Write down which unit the pod's gpu-mem counts in: a later unit does not change what it asked for (U5, U9)."""
-    annotations = pod.metadata.annotations
+def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> None:
+    """Write down which unit the pod's gpu-mem counts in, and the cluster's ``isolation`` where the pod says nothing.
+
+    A later unit does not change what it asked for (U5, U9).
+    """
+    annotations, new = pod.metadata.annotations, dict[str, str]()
+    if isolation != "none" and ISOLATION not in annotations and ISOLATION not in pod.metadata.labels:
+        new[ISOLATION] = isolation
     stamped, unit = annotations.get(MEMORY_UNIT_ANNOTATION), str(unit_mib)
-    if not asks_for(pod, GPU_MEMORY) or stamped == unit:
-        return
-    if stamped is not None:
+    counts_units = asks_for(pod, GPU_MEMORY)
+    if counts_units and stamped is None:
+        new[MEMORY_UNIT_ANNOTATION] = unit
+    elif counts_units and stamped is not None and stamped != unit:
         rule = (
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in force is {unit} MiB: "
             f"remove the annotation, it is written when the pod is created"
         )
         rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
-        return
     path = ("metadata", "annotations")
     # an earlier operation may remove the last annotation, but never the map itself
-    add = Operation("add", (*path, MEMORY_UNIT_ANNOTATION), unit)
-    rewriting.operations.append(add if annotations else Operation("add", path, {MEMORY_UNIT_ANNOTATION: unit}))
+    if annotations:
+        rewriting.operations += [Operation("add", (*path, name), value) for name, value in new.items()]
+    elif new:
+        rewriting.operations.append(Operation("add", path, new))
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
@@ -110,3 +124,53 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
     """Return the operation that appends to a list which, when it is empty, may not be there."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
+
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_MOST_ADDED: Final = 4096  # requirements, over all terms: each is written into the pod
+_NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
+
+
+def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
+    """Write into the pod's node affinity which of ``types`` it cannot use; ``unit_mib`` is the unit in force."""
+    try:
+        request = parse_request(pod, unit_mib)
+    except RequestError:
+        return  # it is refused
+    if request is None:
+        return
+    refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request)) is not None]
+    if len(refusals) == len(types):
+        whys = worded({kind.name: refusal for kind, refusal in refusals})
+        rewriting.warnings.append(f"no node that the autoscaler can add could take the pod: {whys}")
+    wanted = [NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,)) for kind, _ in refusals]
+    affinity = rewriting.affinity.node_affinity if rewriting.affinity is not None else None
+    terms = len(affinity.required.node_selector_terms) if affinity is not None and affinity.required is not None else 1
+    if terms * len(wanted) > _MOST_ADDED:
+        why = f"its {terms} terms of node affinity are too many: an autoscaler may add nodes that cannot take it"
+        rewriting.warnings.append(f"the pod is not kept off node types that could never take it, since {why}")
+    elif wanted:
+        rewriting.operations += _operations(rewriting.affinity, wanted)
+
+
+def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]) -> Iterator[Operation]:
+    """Yield what adds the requirements to each of the terms, of which a node has to meet one."""
+    required: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]}
+    if affinity is None:
+        yield Operation("add", _NODE_AFFINITY[:2], {"nodeAffinity": {_REQUIRED: required}})
+    elif affinity.node_affinity is None:
+        yield Operation("add", _NODE_AFFINITY, {_REQUIRED: required})
+    elif affinity.node_affinity.required is None:
+        yield Operation("add", (*_NODE_AFFINITY, _REQUIRED), required)
+    else:
+        for i, term in enumerate(affinity.node_affinity.required.node_selector_terms):
+            path = (*_NODE_AFFINITY, _REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
+            missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
+            if term.match_expressions:
+                yield from (Operation("add", (*path, "-"), each) for each in missing)
+            elif term.match_fields and missing:  # a term without any requirement holds for no node
+                yield Operation("add", path, missing)
+
+
+def _as_json(requirement: NodeSelectorRequirement) -> dict[str, Any]:
+    return {"key": requirement.key, "operator": requirement.operator, "values": list(requirement.values)}

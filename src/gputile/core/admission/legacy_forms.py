@@ -1,12 +1,12 @@
 """Rewrites forms of early Kubernetes into today's, for live and simulated pods alike.
 
-Each rule reads the pod and returns operations of a JSON patch. It returns none for a pod that is already right, so a
-pod may pass twice.
+Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod that is already
+right, so a pod may pass twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,9 +15,57 @@ from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
 from gputile.core.admission.gpu_requests import asked_by
-from gputile.core.admission.verdict import Operation
 from gputile.core.devices.inventory import model_label_value
 from gputile.core.refusal import AdmissionRule, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change. ``path`` holds the names and indices from the root; a last "-" appends to a list."""
+
+    op: Literal["add", "remove", "replace"]
+    path: tuple[str | int, ...]
+    value: Any = None
+
+
+def encode_patch(operations: Iterable[Operation]) -> bytes:
+    changes: list[dict[str, Any]] = []
+    for operation in operations:
+        steps = (str(step).replace("~", "~0").replace("/", "~1") for step in operation.path)
+        changes.append({"op": operation.op, "path": "".join(f"/{step}" for step in steps)})
+        if operation.op != "remove":
+            changes[-1]["value"] = operation.value
+    return msgspec.json.encode(changes)
+
+
+def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
+    """Return a copy of ``document`` with the operations applied in order.
+
+    Raises:
+        LookupError: the document has nothing where an operation needs it.
+    """
+    for operation in operations:
+        document = _applied(operation, operation.path, document)
+    return document
+
+
+def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
+    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other parts."""
+    step, rest = path[0], path[1:]
+    if isinstance(node, list | tuple):
+        index = len(node) if step == "-" else int(step)
+        if rest:
+            return [*node[:index], _applied(operation, rest, node[index]), *node[index + 1 :]]
+        after = node[index:] if operation.op == "add" else node[index + 1 :]
+        return [*node[:index], *([] if operation.op == "remove" else [operation.value]), *after]
+    if rest:
+        return node | {step: _applied(operation, rest, node[step])}
+    if operation.op != "add" and step not in node:
+        raise KeyError(step)
+    if operation.op == "remove":
+        return {key: value for key, value in node.items() if key != step}
+    return node | {step: operation.value}
+
 
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer

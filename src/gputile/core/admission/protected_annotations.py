@@ -21,9 +21,9 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import MOST_FOUND
 from gputile.core.refusal import AdmissionRule, Refusal
 
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
 # Stamped when a pod is created; to be changed by a Binding and by corrections only.

@@ -7,28 +7,28 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
+from gputile.api.webhooks import AdmissionRequest
 from gputile.api.well_known import MIRROR_ANNOTATION
-from gputile.core.admission.autoscaler_node_types import avoid
-from gputile.core.admission.completion import assign, bring_to_extender, gate, stamp, tolerate
+from gputile.core.admission.completion import assign, avoid, bring_to_extender, gate, stamp, tolerate
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
-from gputile.core.admission.legacy_forms import rewrite
+from gputile.core.admission.legacy_forms import Operation, rewrite
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
+    MOST_FOUND,
     broken_wait,
     count_changed,
     forged_on_binding,
     forged_on_create,
     forged_on_update,
 )
-from gputile.core.admission.verdict import MOST_FOUND, Operation
 from gputile.core.devices.node_type import NodeType
 from gputile.core.refusal import AdmissionRule, Refusal
 
+MOST_SHOWN: Final = 12
 DEFAULT_TIME: Final = GpuTime()
 MOST_ITEMS: Final = 40_960  # of an object as JSON: all annotations that Kubernetes takes, and who manages each
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
@@ -51,7 +51,7 @@ class AdmissionPolicy:
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
     gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
     allowed. A pod is kept off those of ``node_types`` that could never take it. ``claims`` is whether nodes may give
-    their GPUs by ResourceClaims.
+    their GPUs by ResourceClaims. ``isolation`` is what pods get that say nothing of it.
     """
 
     unit_mib: int
@@ -62,6 +62,7 @@ class AdmissionPolicy:
     time: GpuTime = DEFAULT_TIME
     node_types: Sequence[NodeType] = ()
     claims: bool = False
+    isolation: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     if claims or is_decided(pod):
         assign(pod, policy.scheduler, rewriting)
     if is_decided(pod):
-        stamp(pod, policy.unit_mib, rewriting)
+        stamp(pod, policy.unit_mib, policy.isolation, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
         if policy.node_types:
@@ -229,3 +230,11 @@ def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
 
 def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
     return Refusal(AdmissionRule.POD, f"the pod cannot be read: {error}; correct the field")
+
+
+def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
+    """Return what the user is told: the first ``MOST_SHOWN`` refusals, and whether there are more."""
+    shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
+    if len(refusals) > MOST_SHOWN:
+        shown.append("and more")
+    return f"gputile: {'; '.join(shown)}"

@@ -1,8 +1,8 @@
-"""Describes which GPUs a pod holds, and the pod annotation that says so: the ledger's entry.
+"""Describes which GPUs a pod holds or has reserved, and the pod annotations that say so.
 
-The entry is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a GPU that leaves can change
-what it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools
-read (B9); gputile never reads those.
+An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a GPU that leaves can change what
+it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools read (B9);
+gputile never reads those. The controller writes a reservation, for a pod that preempts others or waits in a gang.
 """
 
 from typing import Annotated
@@ -19,6 +19,7 @@ from gputile.api.well_known import (
     GPUSHARE_INDEX,
     GPUSHARE_POD,
     MEMORY_UNIT_ANNOTATION,
+    RESERVATION_ANNOTATION,
 )
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu
 from gputile.core.devices.request import Phase, Request, RequestKind
@@ -171,3 +172,55 @@ def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod:
             GPUSHARE_ASSUME_TIME: str(allocation.assumed_ns),
         }
     return annotations
+
+
+MOST_MEMBERS = 99_999  # of a gang
+RESERVATION_VERSION = 1
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class ReservationError(ValueError):
+    """The annotation of a reservation cannot be read."""
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One pod's place in a plan: the pods that start together. The plan of a pod that preempts has this one pod.
+
+    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
+    is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
+    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
+    to start has none. ``since_ns`` is since when GPUs have been reserved for the gang, by this plan or earlier
+    ones that did not begin. ``preemption`` marks a place that other pods leave for a pod of higher priority.
+    """
+
+    plan: _Name
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMBERS)]
+    pods: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
+    node: _Name
+    expires_ns: int
+    allocation: Allocation | None = None
+    first: bool = False
+    since_ns: int = 0
+    preemption: bool = False
+    version: int = RESERVATION_VERSION
+
+
+def _check_reservation(reservation: Reservation) -> Reservation:
+    if reservation.allocation is not None:
+        check_allocation(reservation.allocation)
+    return reservation
+
+
+_RESERVATION_CODEC = VersionedCodec(Reservation, RESERVATION_VERSION, ReservationError, _check_reservation)
+encode_reservation, decode_reservation = _RESERVATION_CODEC.encode, _RESERVATION_CODEC.decode
+
+
+def reservation_of(pod: Pod) -> Reservation | None:
+    """Return the reservation that a pod carries; None where it has none, or one that cannot be read."""
+    text = pod.metadata.annotations.get(RESERVATION_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        return decode_reservation(text)
+    except ReservationError:
+        return None

@@ -6,6 +6,7 @@ one UUID or a crooked bandwidth matrix.
 """
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -148,6 +149,11 @@ def model_label_value(model: str) -> str:
     'Tesla-K80'
     """
     return re.sub(r"[^A-Za-z0-9._-]", "-", model.strip())[:_LONGEST_LABEL].strip("-._")
+
+
+def model_number(label: str) -> int:
+    """Return a number for a model's label value, which the ledger's arrays hold in its place."""
+    return zlib.crc32(label.encode())
 
 
 def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:

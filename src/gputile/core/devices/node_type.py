@@ -9,7 +9,10 @@ from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, Pod, Resour
 from gputile.api.quantity import parse_mib
 from gputile.api.well_known import (
     INVENTORY_ANNOTATION,
+    ISOLATION,
     MODE_LABEL,
+    MODEL_COUNT_PREFIX,
+    MODEL_LABEL,
     PLACEHOLDER_LABEL,
     WHOLE_GPU,
     Mode,
@@ -19,6 +22,7 @@ from gputile.core.devices.inventory import (
     Inventory,
     advertised_units,
     encode_inventory,
+    model_label_value,
     model_labels,
     resources_for_mode,
 )
@@ -79,6 +83,10 @@ class NodeType:
             return refusal_by(rule, there=self.mode.value)
         if self.mode.shared and shape.unit_mib != self.unit_mib:
             return refusal_by(NodeTypeRule.UNIT, there=self.unit_mib, wanted=shape.unit_mib)
+        if shape.isolated and self.mode is Mode.SHARE:
+            return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=ISOLATION)
+        if shape.models and model_label_value(self.gpus[0].model) not in shape.models:
+            return refusal_by(NodeTypeRule.LABELS)
         if shape.gpus > len(self.gpus):
             return refusal_by(NodeTypeRule.TOO_FEW, there=len(self.gpus), wanted=shape.gpus)
         if shape.mib > units * self.unit_mib:
@@ -93,7 +101,7 @@ class NodeType:
             **self.other_resources,
             **{each: str(count) for each, count in self.resources.items()},
         }
-        gpus = tuple(Gpu(gpu.index, f"{name}/{gpu.index}", gpu.mib) for gpu in self.gpus)
+        gpus = tuple(Gpu(gpu.index, f"{name}/{gpu.index}", gpu.mib, gpu.model) for gpu in self.gpus)
         inventory = Inventory(gpus=gpus, mode=self.mode.value, unit_mib=self.unit_mib)
         labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name, MODE_LABEL: self.mode.value}
         return Node(
@@ -119,12 +127,14 @@ def is_placeholder(pod: Pod) -> bool:
 
 
 def _node_type(described: NodeTypeConfiguration, unit_mib: int) -> NodeType:
-    mib = parse_mib(described.gpus.memory)
+    mib, labels = parse_mib(described.gpus.memory), described.labels
+    counted = (key.removeprefix(MODEL_COUNT_PREFIX) for key in labels if key.startswith(MODEL_COUNT_PREFIX))
+    model = labels.get(MODEL_LABEL) or next(counted, "")
     return NodeType(
         described.key,
         described.value,
         described.mode,
-        tuple(Gpu(index, f"GPU-{index}", mib) for index in range(described.gpus.count)),
+        tuple(Gpu(index, f"GPU-{index}", mib, model) for index in range(described.gpus.count)),
         unit_mib,
         described.labels,
         tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints),

@@ -6,7 +6,7 @@ memory (ACK); init containers and sidecars count by Kubernetes' own arithmetic (
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,15 +16,18 @@ from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT_LABEL,
     GPU_MEMORY,
+    GPU_MODEL,
     GPU_RESOURCES,
+    ISOLATION,
     LEGACY_GPU,
     MEMORY_UNIT_ANNOTATION,
+    MODEL_COUNT_PREFIX,
     SMALLEST_UNIT_MIB,
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
 from gputile.api.wording import shortened
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_value
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
@@ -77,7 +80,8 @@ class Shape:
     ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
     whole GPUs). ``trust_group`` is the group that may share a GPU without isolation (G5). ``unit_mib`` is the unit
     that the pod's gpu-mem counts in (0 for whole GPUs). ``by_claims`` is whether a ResourceClaim asks, which only nodes
-    serve that give their GPUs by claims.
+    serve that give their GPUs by claims. ``models`` are the models that its GPUs may be of, as label values; empty for
+    any. ``isolated`` keeps it off GPUs whose memory is not limited.
     """
 
     kind: RequestKind
@@ -87,6 +91,8 @@ class Shape:
     trust_group: str = ""
     unit_mib: int = 0
     by_claims: bool = False
+    models: frozenset[str] = frozenset()
+    isolated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,8 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
         # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, host_request(pod))
+        shape = Shape(kind, gpus, trust_group=group, models=_models(pod), isolated=bool(_isolation(pod)))
+        return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
         _check_spread(container, gpus)
@@ -151,7 +158,14 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, host_request(pod))
+    isolation = _isolation(pod)
+    if "compute" in isolation and not percent:
+        raise RequestError(
+            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask memory"
+        )
+    group = trust_group(pod)
+    shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=bool(isolation))
+    return Request(shape, unit, containers, host_request(pod))
 
 
 def _bytes_meant(count: int, unit: int) -> str:
@@ -244,6 +258,41 @@ def _gpu_count(pod: Pod) -> int:
             f"write one, or remove the label"
         )
     return count
+
+
+def _models(pod: Pod) -> frozenset[str]:
+    """Return the models that the pod's GPUs may be of, empty for any.
+
+    Where the pod says nothing itself, they are those that a node must have by the pod's node selector or affinity: on a
+    node of several models the pod is meant to get these.
+    """
+    named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
+    if named:
+        return frozenset({model_label_value(named)})
+    selected = _models_in(pod.spec.node_selector)
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    if selected or affinity is None or affinity.required is None:
+        return selected
+    terms = [
+        _models_in(each.key for each in term.match_expressions if each.operator not in ("DoesNotExist", "NotIn"))
+        for term in affinity.required.node_selector_terms
+    ]
+    return frozenset().union(*terms) if all(terms) else frozenset()
+
+
+def _models_in(labels: Iterable[str]) -> frozenset[str]:
+    return frozenset(label.removeprefix(MODEL_COUNT_PREFIX) for label in labels if label.startswith(MODEL_COUNT_PREFIX))
+
+
+def _isolation(pod: Pod) -> tuple[str, ...]:
+    """Return what of a GPU has to be isolated for the pod: nothing, memory, or memory and compute."""
+    text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
+    if not text or text == "none":
+        return ()
+    asked = tuple(sorted({part.strip() for part in text[:40].split(",")}, reverse=True))
+    if asked not in (("memory",), ("memory", "compute")):
+        raise RequestError(f"{ISOLATION} is {text[:40]!r}: write memory, or memory,compute, or none")
+    return asked
 
 
 def _stamped_unit(pod: Pod, default: int) -> int:

@@ -4,9 +4,11 @@
 ``SpareAmounts`` compares what a pod asks for with what nodes have left.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -124,3 +126,22 @@ class SpareAmounts:
 
 def _left(name: str, allocatable: Amounts, used: Amounts) -> int:
     return max(-_LARGEST, min(_LARGEST, allocatable.get(name, 0) - used.get(name, 0)))
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class LastAsked(OrderedDict[Key, Value]):
+    """The values that were asked for last, by keys."""
+
+    def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
+        """Return the value of a key, a new one if there is none; at most ``most`` stay."""
+        found = self.get(key)
+        if found is None:
+            found = self[key] = make()
+            if len(self) > most:
+                self.popitem(last=False)
+        else:
+            self.move_to_end(key)
+        return found

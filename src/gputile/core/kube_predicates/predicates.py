@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from gputile.api.core import Node, Pod, PodSpec
 from gputile.core.kube_predicates.inter_pod import Check, anti_affinity_terms, interpod_checks, looks_at_pods
-from gputile.core.kube_predicates.node_answers import NodeRefusals, SpareAmounts, StaticAnswers, node_refusals
+from gputile.core.kube_predicates.node_answers import (
+    LastAsked,
+    NodeRefusals,
+    SpareAmounts,
+    StaticAnswers,
+    node_refusals,
+)
 from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
     PODS,
@@ -28,7 +34,6 @@ from gputile.core.kube_predicates.pod_requests import (
     node_allocatable,
     pod_requests,
 )
-from gputile.core.recent import LastAsked
 from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
 UNKNOWN_NODE = refusal_by(PredicateRule.UNKNOWN_NODE)

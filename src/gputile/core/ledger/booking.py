@@ -6,9 +6,8 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, reservation_of
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 DOUBTED = float("-inf")

@@ -20,15 +20,15 @@ FEW_GPUS = 8
 class NodeArrays:
     """Arrays of shape [rows, GPUs] unless said otherwise.
 
-    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and
-    ``host_mib`` are wide enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU.
-    ``usable``: the GPU exists and is healthy. ``group``: number of the trust group whose pods are on the GPU, 0 for
-    none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the
-    less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``,
-    whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``, ``packed``, whether its
-    GPUs are chosen by what later pods will want, ``by_claims``, whether ResourceClaims ask for them, ``all_cpu`` and
-    ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it, and ``cpu`` and
-    ``host_mib``, what they have left of that.
+    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and ``host_mib``
+    are wide enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU. ``usable``: the
+    GPU exists and is healthy. ``model``: a number for its model. ``group``: number of the trust group whose pods are on
+    the GPU, 0 for none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether
+    pods go to the less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB,
+    ``grouped``, whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``,
+    ``packed``, whether its GPUs are chosen by what later pods will want, ``by_claims``, whether ResourceClaims ask for
+    them, ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it,
+    and ``cpu`` and ``host_mib``, what they have left of that.
     """
 
     def __init__(self, rows: int = 16, gpus: int = FEW_GPUS) -> None:
@@ -38,6 +38,7 @@ class NodeArrays:
         self.pods: Int32 = np.zeros((rows, gpus), np.int32)
         self.group: Int32 = np.zeros((rows, gpus), np.int32)
         self.usable: Bool = np.zeros((rows, gpus), np.bool_)
+        self.model: Int64 = np.zeros((rows, gpus), np.int64)
         self.serving_mode: Int32 = np.zeros(rows, np.int32)
         self.max_pods_per_gpu: Int32 = np.zeros(rows, np.int32)
         self.unit: Int32 = np.zeros(rows, np.int32)

@@ -114,6 +114,11 @@ class NodeInfo:
     def sliced(self) -> bool:
         return self.replicas > 0
 
+    @property
+    def isolates_memory(self) -> bool:
+        """Whether a pod has the memory of its GPUs for itself, alone or by a limit, as far as gputile knows."""
+        return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
+
 
 NO_GPUS = Inventory(gpus=())
 UNLIMITED_PODS = 2**31 - 1

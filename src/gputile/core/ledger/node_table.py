@@ -6,6 +6,7 @@
 from collections.abc import Collection, Iterator
 
 from gputile.api.core import Pod
+from gputile.core.devices.inventory import model_label_value, model_number
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_arrays import FEW_GPUS, MIXED_GROUPS, NO_GROUP, NodeArrays
@@ -61,6 +62,7 @@ class NodeTable:
         for i, gpu in enumerate(gpus):
             arrays.total[row, i] = node_info.gpu_total(i)
             arrays.usable[row, i] = gpu.healthy
+            arrays.model[row, i] = model_number(model_label_value(gpu.model))
         return row
 
     def drop(self, name: str) -> int | None:

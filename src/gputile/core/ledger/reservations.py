@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.allocation import Allocation, reservation_of
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import Refusal, ReservationRule
 

@@ -1,13 +1,26 @@
-"""Decides whether a request fits a node, and words why not: rule, closest GPU, what it lacks."""
+"""Decides whether a request fits a node, which GPUs it gets there, and words why it does not fit.
 
-from collections.abc import Iterator
+The label ``ack.node.gpu.placement`` says which GPU of a node a pod gets: ``binpack``, the default, fills one GPU before
+the next; ``spread`` uses the GPU that is less used, so that one failing GPU hurts fewer pods. Under ``packing`` a pod
+gets the GPU whose remnant loses the least of what later pods will want. Of equally good GPUs, as free whole ones are, a
+pod gets the set that ``topology`` finds. On a node that gives its GPUs by claims it gets the first that fits, by index:
+there kube-scheduler chooses.
+"""
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
+from gputile.core.devices.inventory import model_label_value
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.placement.prices import WHOLE_GPU, thousandths
+from gputile.core.placement.topology import best_set
 from gputile.core.refusal import FitRule, Refusal
 
 # The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
@@ -27,8 +40,8 @@ UNRESOLVABLE = frozenset(
 )
 UNKNOWN = Refusal(FitRule.NO_GPUS, "the node is not known to gputile yet")
 _SERVES_TEXT = {
-    Mode.EXCLUSIVE: f"whole GPUs ({WHOLE_GPU})",
-    Mode.TOPOLOGY: f"whole GPUs by topology ({TOPOLOGY_GPU})",
+    Mode.EXCLUSIVE: f"whole GPUs ({RequestKind.WHOLE.value})",
+    Mode.TOPOLOGY: f"whole GPUs by topology ({RequestKind.TOPOLOGY.value})",
     Mode.CORE_MEM: f"{GPU_MEMORY} together with {GPU_CORE}",
 }
 
@@ -52,9 +65,13 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     return alike and node_info.by_claims == shape.by_claims
 
 
+def is_of_model(gpu: GpuState, shape: Shape) -> bool:
+    return not shape.models or model_label_value(gpu.gpu.model) in shape.models
+
+
 def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
     """Return whether one of the pod's GPUs can be ``gpu``; ``group`` is the number of its trust group."""
-    if not gpu.gpu.healthy:
+    if not gpu.gpu.healthy or not is_of_model(gpu, shape):
         return False
     company = gpu.pods < node_info.max_pods_per_gpu and (
         not node_info.grouped or gpu.group == NO_GROUP or (group != NO_GROUP and gpu.group == group)
@@ -68,8 +85,10 @@ def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bo
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
     if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
         return False
+    if shape.isolated and not node.info.isolates_memory:
+        return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return True
+        return not shape.models
     return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
 
 
@@ -88,9 +107,20 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
+    if shape.isolated and not node_info.isolates_memory:
+        text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
+        return Refusal(FitRule.MODE, text)
+    if node.serving_mode is ServingMode.OTHER_PLUGIN:
+        return Refusal(FitRule.MODE, f"another device plugin gives its GPUs; the pod needs {_models(shape)}")
     if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
+    if shape.models:
+        named, healthy = len(healthy), [gpu for gpu in healthy if is_of_model(gpu, shape)]
+        if len(healthy) < shape.gpus:
+            text = f"{len(healthy)} of its {_gpus(named)} {_are(len(healthy))} {_models(shape)}; "
+            text += f"the pod needs {shape.gpus}"
+            return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if len(healthy) < shape.gpus:
         broken = len(node.gpus) - len(healthy)
         unhealthy = f", {broken} of them unhealthy" if broken else ""
@@ -142,6 +172,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
     if not gpu.gpu.healthy:
         yield Refusal(FitRule.TOO_FEW, "is unhealthy", gpu=index)
         return
+    if not is_of_model(gpu, shape):
+        yield Refusal(FitRule.TOO_FEW, f"is a {gpu.gpu.model}", gpu=index)
+        return
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         if not gpu.empty:
             yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
@@ -160,8 +193,7 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
         text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
     if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
-        way = "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
-        text = f"is used by pods of another trust group, and {way} does not isolate memory"
+        text = f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
 
 
@@ -190,6 +222,17 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
     )
 
 
+def _way(node_info: NodeInfo) -> str:
+    """Name how GPUs are shared without isolation."""
+    if node_info.serving_mode is ServingMode.OTHER_PLUGIN:
+        return "another device plugin's GPUs"
+    return "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
+
+
+def _models(shape: Shape) -> str:
+    return " or ".join(sorted(shape.models))
+
+
 def _on_gpus(shape: Shape) -> str:
     return "on one GPU" if shape.gpus == 1 else f"on each of {shape.gpus} GPUs"
 
@@ -200,3 +243,65 @@ def _gpus(number: int) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+Float64 = npt.NDArray[np.float64]
+
+FRACTIONS = 1 << 20
+"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
+
+
+def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
+    """Return the GPUs that the pod gets on ``node``, by index; None where it does not fit.
+
+    Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
+    (``PackingState.value``); without it, packing fills one GPU before the next.
+    """
+    if not fits(node, shape, group):
+        return None
+    if node.serving_mode is ServingMode.OTHER_PLUGIN:
+        return ()
+    ready = [i for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
+    if node.info.by_claims:
+        return tuple(node.gpus[i] for i in ready[: shape.gpus])
+    if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:
+        key_of = _order(node, shape, value)
+        keys = {i: key_of(node.gpus[i]) for i in ready}
+        best = sorted(keys.values())[: shape.gpus]
+        ready = [i for i in ready if keys[i] in best]
+        if best[0] != best[-1]:  # not all are equally good: connections do not decide
+            ready = sorted(ready, key=lambda i: (keys[i], i))[: shape.gpus]
+    positions = best_set(node.info.inventory.bandwidth, tuple(sorted(ready)), shape.gpus)
+    return tuple(node.gpus[i] for i in positions)
+
+
+def _order(node: NodeState, shape: Shape, value: Float64 | None) -> Callable[[GpuState], tuple[float, float]]:
+    """Return the key of GPUs that several pods share: the smallest first, and of equals the best connected."""
+    if node.serving_mode is ServingMode.SLICED:  # different GPUs first, those that the fewest share
+        return lambda gpu: (gpu.pods, 0)
+    if node.info.placement == "packing" and value is not None:
+        return lambda gpu: packing_key(node, gpu, shape, value)
+    return spread_key if node.spread else binpack_key
+
+
+def binpack_key(gpu: GpuState) -> tuple[int, int]:
+    """Order the GPUs that fit: the one with the least memory free first, then the least compute free."""
+    return (gpu.total - gpu.used, -min(gpu.percent, 100))
+
+
+def spread_key(gpu: GpuState) -> tuple[int, int]:
+    """Order the GPUs that fit: the smallest used fraction of memory first, then the least compute in use."""
+    return (gpu.used * FRACTIONS // gpu.total, min(gpu.percent, 100))
+
+
+def packing_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int]:
+    """Order the GPUs that fit: the one whose worth falls least, then the fullest.
+
+    ``value`` is what a remnant is worth, in GPUs, by its thousandths: shape [1001].
+    """
+    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
+    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
+        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
+    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
+    change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
+    return (-change, free)

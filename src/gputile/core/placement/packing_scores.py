@@ -294,10 +294,8 @@ def scores(
     """
     fit, gpus = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
-    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
-        result[
-            (arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN) | vectorized.sliced(arrays, shape, group, rows)
-        ] = 0
+    if shape.kind is RequestKind.WHOLE:
+        result[vectorized.counted_by_others(arrays, shape, group, rows)] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result
@@ -378,14 +376,10 @@ def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
     """Return the candidate GPUs; on some nodes the node's own label has chosen among them (M9)."""
     result = ready.copy()
-    for spread in (False, True):
-        part = np.flatnonzero(~arrays.packed[rows] & (arrays.spread[rows] == spread))
-        if not len(part):
-            continue
-        free = arrays.total[rows[part]] - arrays.used[rows[part]]
-        keys = vectorized.gpu_keys(arrays, rows[part], free, spread=spread)
-        order = np.where(ready[part], keys, np.iinfo(np.int64).max).argsort(axis=1, kind="stable")
-        mine = np.zeros_like(ready[part])
-        np.put_along_axis(mine, order[:, : shape.gpus], True, axis=1)
-        result[part] = mine
+    part = np.flatnonzero(~arrays.packed[rows])
+    keys = vectorized.gpu_keys(arrays, rows[part])
+    order = np.where(ready[part], keys, np.iinfo(np.int64).max).argsort(axis=1, kind="stable")
+    mine = np.zeros_like(ready[part])
+    np.put_along_axis(mine, order[:, : shape.gpus], True, axis=1)
+    result[part] = mine
     return result

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.devices.inventory import model_number
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.choose import FRACTIONS
+from gputile.core.placement.fit import FRACTIONS
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
@@ -42,23 +43,18 @@ def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, ro
     """
     fit, gpus = ready(arrays, shape, group, rows)
     result = np.full(len(fit), UNFIT, np.int64)
-    if shape.kind is RequestKind.SHARED:
-        for spread in (False, True):
-            # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
-            part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
-            if len(part):
-                lines = positions(rows, part)
-                full = _fullness(arrays, shape, lines, gpus[part], spread=spread)
-                result[part] = _node_scores(*full, arrays, lines, host, emptier=emptier)
-        return result
+    # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
     part = np.flatnonzero(fit)
     lines = positions(rows, part)
-    used = _count(arrays.pods[lines] > 0) + shape.gpus
-    node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
-    result[part] = _node_scores(np.full(len(part), 1000), node_used, arrays, lines, host, emptier=emptier)
-    if shape.kind is RequestKind.WHOLE and not shape.by_claims:
-        other_plugin = arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN
-        result[other_plugin | sliced(arrays, shape, group, rows)] = 0
+    if shape.kind is RequestKind.SHARED:
+        gpu_used, node_used = _fullness(arrays, shape, lines, gpus[part])
+    else:
+        gpu_used = np.full(len(part), 1000)
+        used = _count(arrays.pods[lines] > 0) + shape.gpus
+        node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
+    result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
+    if shape.kind is RequestKind.WHOLE:
+        result[counted_by_others(arrays, shape, group, rows)] = 0
     return result
 
 
@@ -100,9 +96,9 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     Nodes whose GPUs another device plugin hands out are not among them.
     """
     if shape.kind is not RequestKind.SHARED:
-        free_gpus = arrays.usable[rows] & (arrays.pods[rows] == 0)
+        free_gpus = _suitable(arrays, shape, rows) & (arrays.pods[rows] == 0)
         return serving(arrays, shape, rows) & (_count(free_gpus) >= shape.gpus), free_gpus
-    gpus = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
+    gpus = _suitable(arrays, shape, rows) & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
         gpus &= arrays.percent[rows] <= 100 - shape.percent
     gpus &= _company(arrays, group, rows)
@@ -110,14 +106,28 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     return takes & (_count(gpus) >= shape.gpus), gpus
 
 
-def sliced(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
-    """Return which of ``rows`` give each whole GPU to several pods, and have enough for the request: shape [rows]."""
-    found: Bool = arrays.serving_mode[rows] == ServingMode.SLICED
-    if not found.any():
-        return found
-    gpus = arrays.usable[rows] & _company(arrays, group, rows)
-    fit: Bool = found & (_count(gpus) >= shape.gpus)
-    return fit
+def counted_by_others(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
+    """Return which of ``rows`` fit the request by another plugin's GPUs, or by parts of whole GPUs in turns: [rows].
+
+    Which model another plugin gives, and whether it isolates anything, nobody knows.
+    """
+    serving_mode = arrays.serving_mode[rows]
+    if shape.by_claims or shape.isolated:
+        return np.zeros(len(serving_mode), np.bool_)
+    other_plugin: Bool = (serving_mode == ServingMode.OTHER_PLUGIN) & (not shape.models)
+    sliced = serving_mode == ServingMode.SLICED
+    if sliced.any():
+        gpus = _suitable(arrays, shape, rows) & _company(arrays, group, rows)
+        other_plugin |= sliced & (_count(gpus) >= shape.gpus)
+    return other_plugin
+
+
+def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
+    """Return which GPUs are healthy and of a model that the request takes: shape [rows, GPUs]."""
+    usable: Bool = arrays.usable[rows]
+    if shape.models:
+        usable = usable & np.isin(arrays.model[rows], [model_number(model) for model in shape.models])
+    return usable
 
 
 def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
@@ -155,7 +165,7 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> 
 def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
     """Return which of ``rows`` take requests like ``shape`` at all: shape [rows]."""
     result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (arrays.serving_mode[rows] == _wanted(shape))
-    return result
+    return result & ~arrays.grouped[rows] if shape.isolated else result
 
 
 def _node_scores(
@@ -178,25 +188,27 @@ def _node_scores(
     return result
 
 
-def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
-    """Return keys that order the GPUs by (memory, compute); the smallest key is taken first: shape [rows, GPUs].
+def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
+    """Return keys that order the GPUs as the node's label says; the smallest key is taken first: shape [rows, GPUs].
 
-    ``free`` is MiB. Ties go to the first, the lowest index. Nodes that give their GPUs by claims know that order only.
+    Ties go to the lowest index, which is the only order on nodes that give their GPUs by claims.
     """
     percent = np.minimum(arrays.percent[rows], 100)
-    total = arrays.total[rows]
-    key: Int64 = (total - free) * FRACTIONS // np.maximum(total, 1) * 128 + percent if spread else free * 128 - percent
-    key[arrays.by_claims[rows]] = np.arange(total.shape[1])
+    key: Int64 = arrays.total[rows] - arrays.used[rows]
+    key *= 128
+    key -= percent
+    spread = np.flatnonzero(arrays.spread[rows])
+    if len(spread):
+        lines = rows[spread]
+        key[spread] = arrays.used[lines] * FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
+    key[arrays.by_claims[rows]] = np.arange(key.shape[1])
     return key
 
 
-def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, *, spread: bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each.
-
-    All ``rows`` choose their GPUs alike, the less used ones where ``spread`` says so.
-    """
+def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
+    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each."""
+    first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
-    first = np.where(gpus, gpu_keys(arrays, rows, total - used, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     gpu_used, gpu_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.gpus * shape.mib
@@ -208,14 +220,14 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
 
     BROKEN is not told from NO_GPUS here; ``fit.refusal`` does, one node at a time.
     """
-    serving_mode, usable = arrays.serving_mode[rows], arrays.usable[rows]
+    serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)
     result = np.full(len(serving_mode), FitRule.GPUS_TAKEN, np.int64)
     result[_count(large) < shape.gpus] = FitRule.TOO_LARGE
     result[_count(usable) < shape.gpus] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
-    whole = shape.kind is RequestKind.WHOLE and not shape.by_claims
+    whole = shape.kind is RequestKind.WHOLE and not shape.by_claims and not shape.isolated
     result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = FitRule.MODE
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
     result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS

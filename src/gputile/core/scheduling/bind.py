@@ -12,10 +12,9 @@ import msgspec
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Chosen
+from gputile.core.devices.allocation import Chosen, reservation_of
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import DOUBTED, Booking
 from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger

@@ -28,8 +28,7 @@ from gputile.core.scheduling.eviction_rules import (
     Loss,
     total_loss,
 )
-from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
-from gputile.core.scheduling.gang_plan import hardness
+from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, VictimSearch, lowest_enough

@@ -20,6 +20,7 @@ from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, Chosen, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
+from gputile.core.kube_predicates.node_answers import LastAsked
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -27,11 +28,9 @@ from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_gpus
-from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
+from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, choose_gpus, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
-from gputile.core.recent import LastAsked
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
 
@@ -191,9 +190,10 @@ class PlacementEngine:
         if not names:
             return []
         rows, known = self._rows(names)
-        scores = [self.scores(each.shape, each.host)[rows] for each in (request, *alternatives)]
-        found = np.where(known, np.maximum.reduce(scores), vectorized.UNFIT)
-        return _ranks(found, rows)
+        found = self.scores(request.shape, request.host)[rows]
+        for each in alternatives:
+            found = np.maximum(found, self.scores(each.shape, each.host)[rows])
+        return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``, for a pod that asks for ``host`` and no GPU.
@@ -336,12 +336,15 @@ class PlacementEngine:
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
     """Return the ranks of scores: see ``PlacementEngine.rank``. Of equally good rows the first is the best."""
-    ordered = np.sort(found)
-    distinct = ordered[np.append(ordered[1:] != ordered[:-1], True)]
-    ranks = TOP_SCORE - len(distinct) + np.searchsorted(distinct, found)
-    ranks = np.where(found == vectorized.UNFIT, 0, np.maximum(ranks, 0))
-    top = np.flatnonzero(found == found.max())
-    if found[top[0]] != vectorized.UNFIT:
+    ranks, rest = np.zeros(len(found), np.int64), found.copy()
+    for rank in range(TOP_SCORE - 1, 0, -1):  # each pass is linear: sorting thousands of scores would take longer
+        best = rest.max()
+        if best == vectorized.UNFIT:
+            break
+        equal = rest == best
+        ranks[equal], rest[equal] = rank, vectorized.UNFIT
+    top = np.flatnonzero(ranks == TOP_SCORE - 1)
+    if len(top):
         ranks[top[rows[top].argmin()]] = TOP_SCORE
     answer: list[int] = ranks.tolist()
     return answer

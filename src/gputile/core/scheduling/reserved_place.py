@@ -16,8 +16,8 @@ from collections.abc import Iterable
 import msgspec
 
 from gputile.api.core import Pod
+from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS

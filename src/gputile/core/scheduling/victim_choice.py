@@ -21,7 +21,7 @@ from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit import same_resource, serves
+from gputile.core.placement.fit import is_of_model, same_resource, serves
 from gputile.core.scheduling.eviction_rules import (
     MOST_GRACE_S,
     NOTHING,
@@ -302,7 +302,7 @@ def _gpu(
 ) -> _LeavingGpu | None:
     """Return what has to leave a GPU for the request, None where it is too small, or an incompatible pod must stay."""
     shape, info = request.shape, state.info
-    if shape.mib > gpu.total:
+    if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
     alone = shape.kind is not RequestKind.SHARED and not info.sliced
     freed: dict[VictimGroup, GpuAmounts] = {}

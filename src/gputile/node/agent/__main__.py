@@ -43,7 +43,7 @@ from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
-from gputile.support.logs import set_up_logging
+from gputile.support.telemetry import set_up_logging
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.support.metrics import LoopLag
+from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +221,8 @@ class Agent:
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
     """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
 
-    def shares() -> TimeShares:
-        return time_shares(state, str(store.allocations))
+    def shares(on: Set[str] | None) -> TimeShares:
+        return time_shares(state, str(store.allocations), on)
 
     def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))

@@ -227,7 +227,7 @@ class AllocationState:
         own = {
             directory_name(pod.uid, container.name)
             for pod in self.pods.values()
-            if pod.alive and pod.request is not None
+            if pod.request is not None and pod.alive
             for container in pod.request.containers
         }
         return own | self.device_table.directories()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from gputile.node.agent.files.allocation_files import NodeFiles
@@ -24,14 +24,14 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` says what they get.
+    ``shares`` says what they get: all of them, or those on some GPUs.
     ``told`` is called when the arbiter has said what was used: times by directory and UUID, over all arbiters.
     """
 
     def __init__(
         self,
         store: NodeFiles,
-        shares: Callable[[], TimeShares],
+        shares: Callable[[Set[str] | None], TimeShares],
         told: Callable[[Mapping[tuple[str, str], Spent]], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -48,16 +48,18 @@ class ArbiterProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def starting(self, directory: str) -> None:
-        """Write the share of a container that is about to start; the others follow with ``refresh``.
+    def starting(self, directory: str, gpus: Set[str]) -> None:
+        """Write the share of a container that is about to start on ``gpus``; the others follow with ``refresh``.
 
         Raises:
             OSError: it cannot be written.
         """
-        self._write({directory: self._shares().files.get(directory)})
+        content = self._shares(gpus).files.get(directory)
+        if content is not None:
+            self._write(directory, content)
 
-    def refresh(self) -> None:
-        """Bring the arbiter and the allocations' files up to date.
+    async def refresh(self) -> None:
+        """Bring the arbiter and the allocations' files up to date, and let others go on after each file.
 
         Raises:
             OSError: a file cannot be written.
@@ -65,16 +67,20 @@ class ArbiterProcess:
         if not self._store.mine:
             self._tell(Assignment())
             return
-        shares = self._shares()
-        self._write(shares.files)
+        shares = self._shares(None)
+        self._tell(shares.assignment)
+        for name, content in shares.files.items():
+            if self._write(name, content):
+                await asyncio.sleep(0)
         for name in self._files.keys() - shares.files.keys():
             del self._files[name]
-        self._tell(shares.assignment)
 
-    def _write(self, files: Mapping[str, bytes | None]) -> None:
-        for name, content in files.items():
-            if content is not None and self._files.get(name) != content and self._store.write_share(name, content):
-                self._files[name] = content
+    def _write(self, name: str, content: bytes) -> bool:
+        """Write a container's share if it is news; return whether it was written."""
+        if self._files.get(name) == content or not self._store.write_share(name, content):
+            return False
+        self._files[name] = content
+        return True
 
     async def stop(self) -> None:
         """End the arbiter; containers go on at their guaranteed share."""

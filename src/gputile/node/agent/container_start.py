@@ -137,6 +137,17 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
 
 
 LONGEST_S: Final = 120.0
+LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
+
+
+@dataclass(slots=True)
+class _Leftover:
+    """The files of a container whose pod is gone: when they were looked at last, and since when they are held."""
+
+    limits: Limits | None
+    gpus: frozenset[str]
+    looked: float = -LOOK_AGAIN_S
+    held_since: float | None = None
 
 
 class LingeringProcesses:
@@ -144,28 +155,35 @@ class LingeringProcesses:
 
     def __init__(self, store: NodeFiles) -> None:
         self._store = store
-        self._since: dict[str, float] = {}
+        self._left: dict[str, _Leftover] = {}
 
     def on(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return which pod that is gone still has processes on one of the GPUs, "" for none worth waiting for.
 
         ``present`` are the allocation directories of the pods that are not gone.
         """
-        now, found, held = time.monotonic(), "", set()
-        for name in self._store.usage.names():
-            if name in present or not self._store.usage.is_held(name):
+        now, found = time.monotonic(), ""
+        names = [name for name in self._store.usage.names() if name not in present]
+        self._left = {name: self._left.get(name) or self._leftover(name) for name in names}
+        for name, left in self._left.items():
+            if left.limits is None or left.gpus.isdisjoint(uuids):
                 continue
-            held.add(name)
-            limits = self._store.limits(name)
-            since = self._since.setdefault(name, now)
-            if limits is not None and now - since < LONGEST_S and any(gpu.uuid in uuids for gpu in limits.gpus):
-                found = f"{limits.namespace}/{limits.pod}"
-        self._since = {name: since for name, since in self._since.items() if name in held}
+            if now - left.looked >= LOOK_AGAIN_S:  # many containers may start at once
+                left.looked = now
+                if not self._store.usage.is_held(name):
+                    left.held_since = None
+                elif left.held_since is None:
+                    left.held_since = now
+            if left.held_since is not None and now - left.held_since < LONGEST_S:
+                found = f"{left.limits.namespace}/{left.limits.pod}"
         return found
+
+    def _leftover(self, name: str) -> _Leftover:
+        limits = self._store.limits(name)
+        return _Leftover(limits, frozenset(gpu.uuid for gpu in limits.gpus) if limits is not None else frozenset())
 
 
 DAEMON_WITHIN_S = 5.0
-LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 
 
 class ContainerPreparation:
@@ -221,7 +239,7 @@ class ContainerPreparation:
             self._store.write_record(start.directory, start.record)
             self._store.write_limits(start.directory, limits, usage)
             let_start(state, start.directory, start.record, time.time_ns())
-            self._arbiter.starting(start.directory)
+            self._arbiter.starting(start.directory, {gpu.uuid for gpu in limits.gpus})
         except NotIsolated as error:
             pod = f"{limits.namespace}/{limits.pod}"
             raise NotYet(f"container {limits.container} of pod {pod} does not start: {error}") from error

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     GPUSHARE_ASSIGNED,
     MIG_PREFIX,
+    EventReason,
 )
 from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen, GpuShare, binding_annotations
 from gputile.core.devices.inventory import advertised_units

@@ -58,21 +58,25 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
 
 def let_start(state: AllocationState, directory: str, record: AllocationRecord, now_ns: int) -> None:
     """Record that a container was let start, which is by now known to be the one of the ``record``."""
-    state.records[directory] = record
     state.started |= {directory}
+    if not record.ids:  # a claim's
+        state.device_table = DeviceTable(state.device_table, state.started)
+        return
+    state.records[directory] = record
     derive(state, now_ns)
 
 
-def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim], now_ns: int) -> None:
-    """Let these claims hold what they hold, by their UIDs, and no others."""
+def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
+    """Let these claims hold what they hold, by their UIDs, and no others; no other row of the table depends on them."""
+    others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.claims = dict(claims)
-    derive(state, now_ns)
+    state.device_table = DeviceTable([*others, *claims.values()], state.started)
 
 
-def keep_only(state: AllocationState, directories: Set[str], started: frozenset[str], now_ns: int) -> None:
-    """Forget the records of allocation directories that were removed; their containers cannot run."""
+def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
+    """Forget the allocation directories that were removed; their containers cannot run."""
     state.records = {name: record for name, record in state.records.items() if name in directories}
-    state.started = started
+    state.started &= directories
     derive(state, now_ns)
 
 

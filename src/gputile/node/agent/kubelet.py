@@ -25,8 +25,8 @@ from gputile.node.gateway.protocols import podresources_v1_pb2 as resources_pb
 
 log = logging.getLogger(__name__)
 
-ADMISSION = ("GetPreferredAllocation", "Allocate")
-"""The calls by which the kubelet admits a pod."""
+ADMISSION = ("GetPreferredAllocation", "Allocate", "NodePrepareResources")
+"""The calls by which the kubelet admits a pod, or gets its claims ready."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
@@ -156,6 +156,8 @@ class KubeletLink:
         if call.method in ADMISSION:
             self.asked = time.monotonic()
         self._link.send(await answer(call))
+        if call.method in ADMISSION:  # others may wait for theirs
+            self.asked = time.monotonic()
 
 
 def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:

@@ -18,7 +18,6 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     CLAIMS_LABEL,
     MIG_PREFIX,
@@ -28,6 +27,8 @@ from gputile.api.well_known import (
     SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     WHOLE_GPU,
+    ConditionReason,
+    ConditionType,
     Mode,
 )
 from gputile.api.wording import first_of, nearest

@@ -26,7 +26,6 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, NodeCondition, ObjectReference, changed_conditions, node_condition
 from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     CONDITION_PREFIX,
     GPU_COUNT,
@@ -42,6 +41,8 @@ from gputile.api.well_known import (
     SHARED_MEMORY_LABEL,
     SHARING_LABEL,
     TIME_POLICY_LABEL,
+    ConditionReason,
+    ConditionType,
     Mode,
 )
 from gputile.api.wording import nearest

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from gputile.api.core import ObjectReference
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -51,7 +51,7 @@ class Reconciler:
         """
         state, advertiser = self._state, self._advertiser
         await self._kubelet.until_quiet()
-        self._arbiter.refresh()
+        await self._arbiter.refresh()
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
@@ -66,7 +66,7 @@ class Reconciler:
         conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
         self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())
-        self._arbiter.refresh()
+        await self._arbiter.refresh()
         advertiser.advertise()
         await advertiser.renew(listing)
         if state.pods.listed:
@@ -77,7 +77,7 @@ class Reconciler:
         """Remove the allocation directories of pods that are gone; a container that has none cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
-        keep_only(self._state, kept, self._store.started(), time.time_ns())
+        keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
         """Drop complaints that have not lasted for long enough to be reported."""

@@ -5,7 +5,7 @@ out: they run for a short time, and none of them beside the containers that come
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -96,14 +96,19 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
         return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
 
 
-def time_shares(allocation_state: AllocationState, directory: str) -> TimeShares:
-    """Return what all containers on the node get; ``directory`` is where the allocations' directories are."""
+def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] | None = None) -> TimeShares:
+    """Return what all containers on the node get, or those of the pods that are ``on`` some of these GPUs.
+
+    ``directory`` is where the allocations' directories are.
+    """
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
     weights = Counter[str]()  # of the containers on each GPU that last
     short: set[str] = set()
     for pod_devices in allocation_state.device_table if node_config.mode in LIBRARY_MODES else ():
+        if on is not None and on.isdisjoint(pod_devices.gpus):
+            continue
         short |= {each.directory for each in pod_devices.devices if each.phase is Phase.INIT}
         for name, claims in _claims(allocation_state, pod_devices):
             most = configuration.max_pods_per_gpu
@@ -172,7 +177,7 @@ def _weight(pod: KnownPod | None) -> int:
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
+    """Return the content of an allocation's file ``share``, see docs/reference/arbiter-protocol.md."""
     lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
     first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
     return "\n".join([*first, *lines, SHARE_END, ""]).encode()

@@ -1,4 +1,4 @@
-"""Defines the 32-byte messages between the arbiter and the library (docs/concepts/arbiter.md)."""
+"""Defines the 32-byte messages between arbiter and library, see docs/reference/arbiter-protocol.md."""
 
 from dataclasses import dataclass
 from enum import IntEnum

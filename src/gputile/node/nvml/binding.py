@@ -8,7 +8,7 @@ from typing import Any, NewType, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.api.reasons import ConditionReason
+from gputile.api.well_known import ConditionReason
 from gputile.node.nvml.probe import Problem
 
 T = TypeVar("T")

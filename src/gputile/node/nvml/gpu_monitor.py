@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.api.reasons import ConditionReason
+from gputile.api.well_known import ConditionReason
 from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.binding import problem_of

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gputile.api.reasons import ConditionReason
-from gputile.api.well_known import Mode
+from gputile.api.well_known import ConditionReason, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 

@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest, GroupVersionKind
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.api.webhooks import AdmissionRequest, GroupVersionKind
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MIG_PREFIX, UNSAFE_ACCESS_LABEL
 from gputile.api.wording import shown
 from gputile.api.workloads import ListedPriorityClass
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.admission.legacy_forms import apply_patch
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
-from gputile.core.admission.verdict import apply_patch
 from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
@@ -163,6 +163,7 @@ class Admission:
             configuration.scheduler_name,
             configuration.gpu_time,
             claims=configuration.features.claims,
+            isolation=configuration.admission.isolation,
         )
         try:
             return mutate(request, policy)

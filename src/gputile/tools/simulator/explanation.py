@@ -17,7 +17,7 @@ from gputile.core.devices.allocation import Allocation, AllocationError, decode_
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.claims import unjudged
 from gputile.tools.simulator.fields import MistypedResources

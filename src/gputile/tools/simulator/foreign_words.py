@@ -5,6 +5,7 @@ choose which GPU or when, and a note says what to write for gputile.
 """
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, Final
 
 from gputile.api.quantity import QuantityError, parse_quantity
@@ -13,8 +14,10 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     GPU_CORE,
     GPU_MEMORY,
+    GPU_MODEL,
     GPU_RESOURCES,
     MODEL_LABEL,
+    PLACEMENT_LABEL,
     WHOLE_GPU,
 )
 from gputile.api.wording import shown
@@ -24,34 +27,53 @@ _GANG: Final = f"for all or none give the pods the labels {GANG_NAME_LABEL}: {{0
 _ASKED: Final = (
     f"asks KAI or Run:ai for {{}}, and gputile for nothing: write limits of {GPU_MEMORY}, in memory units, for"
 )
-_CHOICE: Final = f"chooses GPUs for HAMi, and gputile does not read it: choose nodes by the label {MODEL_LABEL}"
-_MIB: Final = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
-_PERCENT: Final = f"{GPU_CORE}: {{count}}"
-_NUMBER: Final = f"{GPU_MEMORY} for parts of a GPU, or {WHOLE_GPU}: {{count}}"
+_UNREAD: Final = "chooses GPUs for HAMi, and gputile does not read it"
+_CHOICE: Final = f"{_UNREAD}: write the label {GPU_MODEL} with a model as the nodes' labels have it"
+_AVOIDED: Final = f"{_UNREAD}: avoid nodes by the label {MODEL_LABEL}"
+_SINGLE: Final = f"{_UNREAD}: pods do not choose single GPUs"
+_POLICY: Final = (
+    f"is HAMi's, and gputile does not read it: set placement in the configuration, or {PLACEMENT_LABEL} on nodes"
+)
+
+
+class ForeignAmount(StrEnum):
+    """What a resource of another system counts; the value is what to write for gputile in its place."""
+
+    MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
+    PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
+    PERCENT_OF_COMPUTE = f"{GPU_CORE}: {{count}}, beside {GPU_MEMORY}"
+    GPUS = f"{GPU_MEMORY} for parts of a GPU, or {WHOLE_GPU}: {{count}}"
+
+
+FOREIGN_RESOURCES: Final = {
+    "nvidia.com/gpumem": ForeignAmount.MIB,
+    "volcano.sh/vgpu-memory": ForeignAmount.MIB,
+    "volcano.sh/gpu-memory": ForeignAmount.MIB,
+    "nvidia.com/gpumem-percentage": ForeignAmount.PERCENT_OF_MEMORY,
+    "volcano.sh/vgpu-memory-percentage": ForeignAmount.PERCENT_OF_MEMORY,
+    "nvidia.com/gpucores": ForeignAmount.PERCENT_OF_COMPUTE,
+    "volcano.sh/vgpu-cores": ForeignAmount.PERCENT_OF_COMPUTE,
+    "volcano.sh/vgpu-number": ForeignAmount.GPUS,
+    "volcano.sh/gpu-number": ForeignAmount.GPUS,
+    "nvidia.com/gpu.shared": ForeignAmount.GPUS,
+}
 # Annotations by which a pod asks for a GPU: the unit of their values, and what to write a limit for.
+KAI_FRACTION: Final = "gpu-fraction"
+KAI_MEMORY: Final = "gpu-memory"
 _ASKING: Final = {
-    "gpu-fraction": ("of a GPU", "that part of a GPU's memory"),
-    "gpu-memory": ("MiB of a GPU", "that memory"),
+    KAI_FRACTION: ("of a GPU", "that part of a GPU's memory"),
+    KAI_MEMORY: ("MiB of a GPU", "that memory"),
 }
 # What other annotations say; {0} is the value.
 _ANNOTATIONS: Final = {
     "nvidia.com/use-gputype": _CHOICE,
-    "nvidia.com/nouse-gputype": _CHOICE,
-    "nvidia.com/use-gpuuuid": _CHOICE,
-    "nvidia.com/nouse-gpuuuid": _CHOICE,
+    "nvidia.com/nouse-gputype": _AVOIDED,
+    "nvidia.com/use-gpuuuid": _SINGLE,
+    "nvidia.com/nouse-gpuuuid": _SINGLE,
+    "hami.io/gpu-scheduler-policy": _POLICY,
+    "hami.io/node-scheduler-policy": _POLICY,
     "scheduling.k8s.io/group-name": f"is a gang of Volcano: {_GANG}",
     "pod-group-name": f"is a gang of KAI: {_GANG}",
-}
-# What to write for gputile in place of a resource.
-_RESOURCES: Final = {
-    "nvidia.com/gpumem": _MIB,
-    "volcano.sh/vgpu-memory": _MIB,
-    "volcano.sh/gpu-memory": _MIB,
-    "nvidia.com/gpucores": _PERCENT,
-    "volcano.sh/vgpu-cores": _PERCENT,
-    "volcano.sh/vgpu-number": _NUMBER,
-    "volcano.sh/gpu-number": _NUMBER,
-    "nvidia.com/gpumem-percentage": f"{GPU_MEMORY} in memory units",
 }
 _MIN_AVAILABLE: Final = (
     ("spec", "minAvailable"),
@@ -84,12 +106,12 @@ def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
             gang = _GANG.format("NAME", "SIZE")
             yield f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not read: {gang}"
     for name, amount in _limits(pod):
-        if name in _RESOURCES:
+        if name in FOREIGN_RESOURCES:
             try:
                 count = int(parse_quantity(amount))
             except QuantityError:
                 continue
-            remedy = _RESOURCES[name].format(count=count, units=-(-count // unit_mib), unit=unit_mib)
+            remedy = FOREIGN_RESOURCES[name].format(count=count, units=-(-count // unit_mib), unit=unit_mib)
             yield f"{before}spec.containers: {name} is not gputile's: write {remedy}"
 
 
@@ -105,16 +127,24 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
         yield from container.get("resources", {}).get("limits", {}).items()
 
 
-def gang_of_others(body: Json) -> str:
-    """Return a sentence on the gang that a workload is for another scheduler, "" where it is none."""
+def gang_of_others(body: Json) -> tuple[str, int] | None:
+    """Return where a workload says of how many pods it is a gang for another scheduler, and the number."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
         if type(found) is int and found > 1:
-            gang = _GANG.format(body.get("metadata", {}).get("name") or "NAME", found)
-            return f"{'.'.join(path)}: {found}: gputile places its pods one by one: {gang}"
-    return ""
+            return ".".join(path), found
+    return None
+
+
+def words_of_gang(body: Json) -> str:
+    """Return a sentence on the gang that a workload is for another scheduler, "" where it is none."""
+    gang = gang_of_others(body)
+    if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
+        return ""
+    labels = _GANG.format(body.get("metadata", {}).get("name") or "NAME", gang[1])
+    return f"{gang[0]}: {gang[1]}: gputile places its pods one by one: {labels}"
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:

@@ -4,10 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
-from gputile.api.other_groups import PodGroup
+from gputile.api.workloads import PodGroup
 from gputile.core.admission.gpu_requests import is_decided
-from gputile.core.devices.gang_membership import GangName, gang_of, gated
-from gputile.core.scheduling.gang_rules import held_by_others, needed_members, queue_priority, started, too_few_text
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_of,
+    gated,
+    held_by_others,
+    needed_members,
+    queue_priority,
+    started,
+    too_few_text,
+)
 
 
 @dataclass(slots=True)

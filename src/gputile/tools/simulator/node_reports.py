@@ -10,7 +10,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
-from gputile.api.well_known import GANG_GATE, Mode
+from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import is_decided
@@ -33,7 +33,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
-from gputile.core.scheduling.claims import claimed_shapes, filter_pod_with_claims
+from gputile.core.scheduling.claims import claimed_shapes
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
 
@@ -194,24 +194,16 @@ class Subject:
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
         in_tree = self.predicates.reasons(self.pod)
-        shut = filter_pod_with_claims(self.engine, self.pod, list(in_tree)).nodes.refused if self.claims else {}
-        found = [self._report(name, reason, shut.get(name)) for name, reason in in_tree.items()]
+        found = [self._report(name, reason) for name, reason in in_tree.items()]
         found.sort(key=lambda each: (not each[1].fits, bool(each[1].in_tree), each[0], each[1].name))
         return [report for _, report in found]
 
-    def _report(
-        self, name: str, in_tree: Refusal[PredicateRule] | None, shut: str | None
-    ) -> tuple[tuple[int, int], NodeReport]:
-        """Return a node's verdict, and before it by what it is sorted: how little is missing.
-
-        ``shut`` is why it takes no pods with claims at all.
-        """
+    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
+        """Return a node's verdict, and before it by what it is sorted: how little is missing."""
         state, request = self.engine.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
             refused = found if isinstance(found, Refusal) else None
-            if shut is not None:
-                refused = Refusal(FitRule.BROKEN, shut.removeprefix(f"{name}: "))
             request = self._claimed(state)
         else:
             refused = self.engine.refusal(request, name) if request is not None else None
@@ -273,7 +265,8 @@ def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
         return None
     way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
     names = first_of([info.name for info in found], 3)
-    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for."
+    keeps_off = f"the label {ISOLATION}: memory keeps a pod off"
+    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for; {keeps_off}."
 
 
 def waiting_for(pod: Pod) -> str | None:

@@ -17,6 +17,7 @@ from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX, WHOLE_GPU
 from gputile.api.wording import kind_of
 from gputile.tools.simulator.fields import Json, broken_fields, names_of_fields
+from gputile.tools.simulator.foreign_words import FOREIGN_RESOURCES
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 
@@ -30,6 +31,7 @@ _COUNTS: Final = (
     ("replicas", "minReplicas", "numNodes", "instances", "workers", "numReplicas", "replicaCount", "parallelism"),
     ("numOfHosts",),
 )
+_BESIDE_TEMPLATES: Final = (("count",),)  # as in Kueue's podSets; elsewhere it counts anything
 _EACH: Final = "*"
 # Annotations by which JobSets and LeaderWorkerSets ask for topology domains of their own. Their webhooks write
 # affinities for that into the pods, which differ from Job to Job and are not known here.
@@ -47,14 +49,6 @@ _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # How kinds are called that describe pods for other objects, and kinds whose amounts are bounds.
 _DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
 _BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
-_OTHERS_AMOUNTS: Final = (
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-    "nvidia.com/gpu.shared",
-    "volcano.sh/vgpu-number",
-    "volcano.sh/vgpu-memory",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +248,7 @@ class _ShapeSearch:
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
         """Return the count below a mapping, which may have numbers of its own; 0 counts in a stored object only."""
-        for names in _COUNTS:
+        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if "template" in value else ())):
             name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
             if name is None or not (self._is_known or _is_count(value[name])):
                 continue
@@ -317,7 +311,7 @@ def _is_amount(item: tuple[Any, Any]) -> bool:
     name, amount = item
     if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, str | int | float):
         return False
-    if name not in (*GPU_RESOURCES, *_OTHERS_AMOUNTS) and not name.startswith(MIG_PREFIX):
+    if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
         return False
     try:
         return parse_quantity(amount) > 0

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.wording import first_of
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import takes_now

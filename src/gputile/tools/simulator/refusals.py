@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
-from gputile.core.kube_predicates.node_answers import NodeRefusals
-from gputile.core.recent import LastAsked
+from gputile.core.kube_predicates.node_answers import LastAsked, NodeRefusals
 from gputile.core.refusal import NAMES_SHOWN, FitRule, Refusal, some, told_of_first
 from gputile.core.scheduling.placement_engine import PlacementEngine
 

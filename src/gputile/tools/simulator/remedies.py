@@ -31,8 +31,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import tolerate
-from gputile.core.admission.legacy_forms import rewrite
-from gputile.core.admission.verdict import apply_patch
+from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory, resources_for_mode
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts
@@ -202,6 +201,8 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
         gpus += f" of {memory_text(shape.mib)} or more"
+    if shape.models:
+        gpus += f" ({' or '.join(sorted(shape.models))})"
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
@@ -258,7 +259,8 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
     size = size or -(-max(request.shape.mib, 1) // unit) * unit
     if not (0 < count <= MOST_GPUS and size <= MOST_MIB):
         return None
-    gpus = tuple(Gpu(index, f"{_COMING}-{index}", size) for index in range(count))
+    model = next(iter(sorted(request.shape.models)), "")
+    gpus = tuple(Gpu(index, f"{_COMING}-{index}", size, model) for index in range(count))
     labels = {MODE_LABEL: mode.value, _HOST_LABEL: _COMING} | demanded
     offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {

@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_COUNT_LABEL
+from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.node_info import unit_in_force

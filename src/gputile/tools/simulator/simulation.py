@@ -16,7 +16,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.gang_membership import GangName, gang_size, needed_members, together_text
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
 from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
@@ -26,10 +26,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import plan_gang
-from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
+from gputile.core.scheduling.claims import rank_pod_with_claims
+from gputile.core.scheduling.gang_plan import GangCandidate, plan_gang
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
@@ -184,7 +182,7 @@ class Simulation:
         if not plan.fits:
             found = self._preempt(members, needed if running < size else 0, now_ns)
             if found is None:
-                return [_refused(pod, no_room_text(together, plan)) for pod in pods]
+                return [_refused(pod, f"{together} wait: there is room for {plan.room}") for pod in pods]
             together, places = f"{together}; {self._preempts(found)}", found.places
         outcomes = []
         for member in members:
@@ -254,12 +252,11 @@ class Simulation:
         try:
             if self.engine.request(pod) is not None:
                 return _refused(pod, BOTH_WAYS)
-            verdict = filter_pod_with_claims(self.engine, pod, open_to_pod)
-            why = {name: Refusal(FitRule.BROKEN, text) for name, text in verdict.nodes.refused.items()}
+            why: dict[str, Refusal[FitRule]] = {}
             ranks = dict(zip(open_to_pod, rank_pod_with_claims(self.engine, pod, open_to_pod), strict=True))
             scores = self._predicates.scores(pod, open_to_pod)
             for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
-                found = why.get(node) or allocate_claims(self.engine, pod, node)
+                found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
                     return self._allocated(pod, node, found)
                 why[node] = found

@@ -15,8 +15,8 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
+from gputile.api.workloads import POD_GROUP_API
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims
@@ -38,7 +38,7 @@ from gputile.tools.simulator.fields import (
     broken_amounts,
     broken_fields,
 )
-from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
+from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
 from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
@@ -249,7 +249,7 @@ class _Expander:
             self._note(f"ignored: {where}: {said}", manifest)
         if not found.groups:
             return
-        if gang := gang_of_others(manifest.body):
+        if gang := words_of_gang(manifest.body):
             self._note(gang, manifest)
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
         suspended = kind is not None and is_suspended(manifest, kind)

@@ -8,36 +8,53 @@ from typing import Annotated, Final
 
 import msgspec
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node
-from gputile.api.other_groups import Lease
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import CONDITION_PREFIX, CONTROLLER_LEASE, EXTENDER_LEASE, INVENTORY_ANNOTATION
+from gputile.api.well_known import (
+    CONDITION_PREFIX,
+    CONTROLLER_LEASE,
+    EXTENDER_LEASE,
+    INVENTORY_ANNOTATION,
+    ConditionType,
+)
 from gputile.api.wording import described, first_of
-from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration, WebhookEntry
+from gputile.api.workloads import DaemonSet, Deployment, Event, Lease, RunningPod, WebhookConfiguration, WebhookEntry
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
-from gputile.tools.views.installation_problem import InstallationProblem
-from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
+from gputile.tools.views.rollout import COMPONENT_LABEL, Component, InstallationProblem, RolloutState, component_of
 from gputile.tools.views.terminal_text import aligned, inert
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
+_RENEWED_WITHIN_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """``here`` are sentences on what programs left that work with a namespace, ``elsewhere`` the webhook's others."""
+    """``here`` are sentences on what programs left that work with a namespace, ``elsewhere`` the webhook's others.
+
+    ``running`` is set where one of the programs has renewed its Lease in the last minutes.
+    """
 
     here: list[str] = field(default_factory=list)
+    running: bool = False
     elsewhere: list[str] = field(default_factory=list)
 
 
-def traces_of(leases: Iterable[Lease], configurations: Iterable[WebhookConfiguration], namespace: str) -> Traces:
-    """Return what the Leases of a namespace and the cluster's webhook configurations tell of gputile."""
-    found = Traces()
-    for lease in leases:
-        holder = lease.spec.holder_identity
-        if holder and lease.metadata.name in (CONTROLLER_LEASE, EXTENDER_LEASE):
-            found.here.append(f"{holder} holds the Lease {lease.metadata.name}")
+def traces_of(
+    leases: Iterable[Lease], configurations: Iterable[WebhookConfiguration], namespace: str, now: float
+) -> Traces:
+    """Return what the Leases of a namespace and the cluster's webhook configurations tell of gputile.
+
+    ``now`` is the time by this machine's clock, in seconds; the cluster's may differ by minutes.
+    """
+    holders = [
+        f"{lease.spec.holder_identity} holds the Lease {lease.metadata.name}"
+        for lease in leases
+        if lease.spec.holder_identity
+        and lease.metadata.name in (CONTROLLER_LEASE, EXTENDER_LEASE)
+        and now - unix_seconds(lease.spec.renew_time) < _RENEWED_WITHIN_S
+    ]
+    found = Traces(here=holders, running=bool(holders))
     for configuration in configurations:
         places = {_namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)}
         if places & {"", namespace}:
@@ -58,7 +75,10 @@ _NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
 
 class RolloutPhase(StrEnum):
-    """What the installation is, in the documents' words; and what they have no word for."""
+    """The state of the installation, in the documents' words; and what they have no word for.
+
+    OUTSIDE_OF_PODS: programs hold Leases, which say that they run; whether they are ready only they can say.
+    """
 
     DEPLOYED = "Deployed"
     DEPLOYING = "Deploying"
@@ -161,7 +181,7 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
         msgspec.structs.replace(node, problems=[each for each in node.problems if each != _NO_AGENT])
         for node in installation.nodes
     ]
-    phase = RolloutPhase.OUTSIDE_OF_PODS
+    phase = RolloutPhase.OUTSIDE_OF_PODS if traces.running else RolloutPhase.NOT_INSTALLED
     return msgspec.structs.replace(installation, phase=phase, nodes=nodes, traces=traces.here)
 
 
@@ -207,7 +227,7 @@ def _seen(installation: Installation) -> list[str]:
         return []
     but = f", but {_listed(found)}" if found else ""
     lacking = f"ere are no Deployments and DaemonSets of it{but}"
-    if installation.traces:
+    if installation.phase is RolloutPhase.OUTSIDE_OF_PODS:
         unknown = "Whether these programs are ready is not known here: each answers /readyz on its health port."
         return ["", f"It runs outside of pods: h{lacking}. {unknown}"]
     if installation.elsewhere:

@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.resource_claims import ResourceClaim
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission

@@ -16,7 +16,7 @@ from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
-from gputile.support.metrics import MetricsRegistry
+from gputile.support.telemetry import MetricsRegistry
 from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard

@@ -8,8 +8,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node, NodeCondition, Pod
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import CONDITION_PREFIX, MIG_PREFIX
+from gputile.api.well_known import CONDITION_PREFIX, MIG_PREFIX, ConditionType
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import node_allocatable, pod_requests

@@ -18,8 +18,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
 from gputile.api.quantity import MIB
-from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
 from gputile.api.workloads import RunningPod
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound

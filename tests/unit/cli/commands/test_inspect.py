@@ -1,4 +1,4 @@
-"""``gputile inspect`` with a cluster of files, with selectors and namespaces, and again whenever something changes."""
+"""``gputile inspect``: selectors and namespaces, the documents' table and other forms, and --watch."""
 
 import json
 import os
@@ -8,21 +8,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import allocation_text, gpu_node, share
+from tests.fakes.corebuilders import gpu_node
+from tests.fakes.livecluster import GIB, held, machine, put
 from tests.unit.cli.programs import arguments
 
-pytestmark = pytest.mark.requirement("V3", "B4")
+pytestmark = pytest.mark.requirement("V2", "V3", "B4")
 
 run = CliRunner()
-GIB = 1024
 CLUSTER = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
@@ -79,19 +77,8 @@ def test_what_is_not_there_is_named(files: str, words: list[str], code: int, sai
     assert result.stderr.splitlines()[-1] == said
 
 
-def put(server: FakeApiServer, name: str, namespace: str, units: int = 4) -> None:
-    machine = gpu_node("n", mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable={"aliyun.com/gpu-mem": "15"})
-    server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine)
-    limits = {"aliyun.com/gpu-mem": str(units)}
-    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}
-    annotations = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", units * GIB))}
-    meta = {"name": name, "namespace": namespace, "uid": name, "annotations": annotations}
-    server.store["/api/v1/pods"][name] = {"metadata": meta, "spec": spec, "status": {}}
-
-
 def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, "one", "team")
-    put(server, "two", "other")
+    put(server, machine(), held("one", 0, 4, "team"), held("two", 0, 4, "other"))
     live = ["inspect", "--kubeconfig", kubeconfig, "-o", "json"]
 
     def shown(*words: str) -> tuple[list[str], int]:
@@ -107,7 +94,7 @@ def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubecon
 def test_watching_shows_what_has_changed_until_an_interrupt(
     server: FakeApiServer, kubeconfig: str, terminal: bool
 ) -> None:
-    put(server, "one", "team")
+    put(server, machine(), held("one", 0, 4, "team"))
     ours, theirs = pty.openpty() if terminal else os.pipe()
     command = arguments("main", "inspect", "--watch", "--kubeconfig", kubeconfig)
     said = b""
@@ -120,7 +107,7 @@ def test_watching_shows_what_has_changed_until_an_interrupt(
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
         os.close(theirs)
         read_until(b"4/15 (26%)")
-        put(server, "two", "team", 5)
+        put(server, held("two", 0, 5, "team"))
         read_until(b"9/15 (60%)")
         process.send_signal(signal.SIGINT)
         assert process.wait(HANGS_S) == -signal.SIGINT
@@ -131,7 +118,7 @@ def test_watching_shows_what_has_changed_until_an_interrupt(
 
 def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
     """As kubectl apply puts them; -n goes before it."""
-    put(server, "one", "team")
+    put(server, machine(), held("one", 0, 4, "team"))
     document = Path(kubeconfig).read_text(encoding="utf-8").replace("context:\n", "context:\n    namespace: team\n", 1)
     Path(kubeconfig).write_text(document, encoding="utf-8")
     work: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"}}
@@ -148,3 +135,34 @@ def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, ku
     assert namespace("-n", "third") == "third"
     assert namespace(written="own") == "own"
     assert run.invoke(app, ["explain", "one", "--kubeconfig", kubeconfig]).exit_code == 0
+
+
+@pytest.fixture
+def command(server: FakeApiServer, kubeconfig: str) -> list[str]:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB))
+    put(server, held("web-5d4f-a", 0, 3), held("web-5d4f-b", 0, 6))
+    return ["inspect", "--kubeconfig", kubeconfig]
+
+
+def test_the_table_is_the_documents_whatever_the_terminal(command: list[str]) -> None:
+    """Other programs read it: neither the width nor colours change it."""
+    found = [run.invoke(app, command, env={"COLUMNS": width, "FORCE_COLOR": "1"}).stdout for width in ("60", "200")]
+    assert found[0] == found[1]
+    assert found[0].splitlines()[1].split()[-3:] == ["9/15", "0/15", "9/30"]
+
+
+def test_bars_are_pieces_by_workload_in_one_namespace(command: list[str]) -> None:
+    result = run.invoke(app, [*command, "-o", "bars"], env={"COLUMNS": "60"})
+    assert result.stdout.splitlines() == [
+        "NODE  GPU MEMORY (GiB, used/total)",
+        "n     0 A██████████░░░░░░░░ 9/15  1 ░░░░░░░░░░░░░░░░░░░ 0/15",
+        "",
+        "A deployment/web  ░ free",
+    ]
+
+
+def test_bars_are_pieces_by_namespace_in_several(command: list[str], server: FakeApiServer) -> None:
+    put(server, held("web-5d4f-c", 1, 5, "chat"))
+    result = run.invoke(app, [*command, "-o", "bars", "--ascii"], env={"COLUMNS": "60"})
+    assert result.stdout.isascii()
+    assert result.stdout.splitlines()[-1] == "A chat  B default  . free"

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from gputile.cli.app import app
 from gputile.cli.commands.schema import SCHEMAS
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.cli.reads.test_live_cluster import POD, configure, machine, put
+from tests.fakes.livecluster import machine, put
+from tests.unit.cli.reads.test_live_cluster import POD, configure
 from tests.unit.docs.schemas import answer
 from tests.unit.tools.replay.traces import write_trace
 

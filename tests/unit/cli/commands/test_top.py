@@ -22,11 +22,10 @@ from gputile.cli.reads import agent_usage
 from tests.fakes.agents import metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import gpu_node
+from tests.fakes.livecluster import GIB, held, put
 from tests.localcluster.gputile import EXAMPLES
-from tests.unit.cli.commands.test_inspect_forms import held, put
 from tests.unit.cli.programs import arguments
 from tests.unit.docs.schemas import answer
-from tests.unit.tools.web.pages import GIB
 
 pytestmark = pytest.mark.requirement("B7")
 

@@ -44,12 +44,6 @@ def test_a_certificate_that_is_not_there(server: FakeApiServer, kubeconfig: str,
     assert f"{tmp_path}/tls.crt: No such file or directory" in result.stderr
 
 
-def test_a_cluster_that_does_not_answer(silent: str) -> None:
-    result = run.invoke(app, ["web", "--kubeconfig", silent, "--request-timeout", "200ms"])
-    assert result.exit_code == 1
-    assert "no complete answer" in result.stderr
-
-
 def test_it_prints_its_address_and_ends_with_an_interrupt(server: FakeApiServer, kubeconfig: str) -> None:
     server.store["/api/v1/nodes"]["a"] = msgspec.to_builtins(gpu_node("a", mode="cgpu"))
     command = arguments("main", "web", "--port", "0", "--kubeconfig", kubeconfig)

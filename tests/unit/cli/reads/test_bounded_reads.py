@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.options.common import FOR_EVER_S, duration_s
+from gputile.cli.options import FOR_EVER_S, duration_s
 from tests.unit.cli.programs import arguments
 
 LIVE = [["inspect"], ["status"]]  # the others read as inspect does

@@ -11,44 +11,31 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gputile.api.core import Node, Pod
+from gputile.api.core import Pod
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_CLAIMS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
-from gputile.cli.options.common import Reach
+from gputile.cli.options import Reach
 from gputile.cli.reads.live_cluster import read_cluster
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.claimbuilders import claim, pod_with_claims
 from tests.fakes.claimbuilders import result as allocated
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.livecluster import GIB, machine, put
 
 pytestmark = pytest.mark.requirement("B4", "V3")
 
 run = CliRunner()
-GIB = 1024
 CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n"
 POD += "spec: {containers: [{name: main, image: i, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}\n"
-
-
-def put(server: FakeApiServer, *objects: Node | Pod) -> None:
-    for each in objects:
-        kind = "nodes" if isinstance(each, Node) else "pods"
-        server.store[f"/api/v1/{kind}"][each.metadata.name] = msgspec.to_builtins(each)
 
 
 def configure(server: FakeApiServer, text: str) -> None:
     maps = server.store[CONFIG_MAPS]
     maps["a-scheduler"] = {"metadata": {"name": "a-scheduler"}, "data": {"scheduler.yaml": "{}"}}
     maps["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": text}}
-
-
-def machine(mode: str = "share") -> Node:
-    return gpu_node(
-        "n", mode=mode, sizes=[15 * GIB], unit_mib=GIB, allocatable={"aliyun.com/gpu-mem": "15", "pods": "110"}
-    )
 
 
 def kept(ends_in_s: int) -> Pod:
@@ -90,7 +77,7 @@ def test_kept_places_count_where_gangs_are_planned(
 @pytest.mark.requirement("B4", "U7")
 def test_the_most_pods_of_a_gpu_are_those_of_the_installation(server: FakeApiServer, kubeconfig: str) -> None:
     """As many as the release says, no more and no fewer."""
-    put(server, machine("cgpu"), pod("w", mem=1))
+    put(server, machine(mode="cgpu"), pod("w", mem=1))
     for i in range(8):
         held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", GIB))}
         put(server, pod(f"p{i}", mem=1, node="n", annotations=held))

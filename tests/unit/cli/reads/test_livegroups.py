@@ -7,17 +7,15 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.core import Node
-from gputile.api.other_groups import POD_GROUPS_PATH
 from gputile.api.well_known import POD_GROUP_LABEL
+from gputile.api.workloads import POD_GROUPS_PATH
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import gpu_node
+from tests.fakes.livecluster import machine, put
 
 pytestmark = pytest.mark.requirement("B4", "M13")
 
 run = CliRunner()
-GIB = 1024
 UNKNOWN = "the cluster's PodGroups are not known (GET /apis/scheduling.x-k8s.io/v1alpha1/podgroups"
 GROUP = """---
 apiVersion: scheduling.x-k8s.io/v1alpha1
@@ -27,15 +25,10 @@ spec: {minMember: %s}
 """
 
 
-def machine(name: str) -> Node:
-    allocatable = {"aliyun.com/gpu-mem": "15", "pods": "110"}
-    return gpu_node(name, mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable=allocatable)
-
-
 @pytest.fixture(autouse=True)
 def cluster(server: FakeApiServer) -> None:
     """One GPU of 15 units, gangs planned, and the kind PodGroup installed."""
-    server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine("n"))
+    put(server, machine())
     configuration = {"metadata": {"name": "c"}, "data": {"configuration.yaml": "admission: {gangs: true}"}}
     server.store["/api/v1/namespaces/gputile/configmaps"]["c"] = configuration
     server.kinds["scheduling.x-k8s.io/v1alpha1"] = ["PodGroup"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
+from gputile.api.workloads import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.controller.controller import Controller, ControllerSettings, watch_pod_groups
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.objects import Replaced, WatchEvent

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, KARPENTER_POOL_LABEL
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.node_type import is_placeholder
-from gputile.core.devices.reservation import reservation_of
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, share
 from tests.fakes.corebuilders import pod as pod_of

@@ -21,8 +21,9 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequestRound
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.node_type import node_types_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
@@ -245,37 +246,6 @@ def tolerant_member(number: int, size: int = 3) -> Pod:
     return tolerant(msgspec.structs.replace(asking, spec=spec))
 
 
-def test_the_placeholder_goes_when_the_node_joins_and_no_second_one_comes_while_it_starts() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    bench.join(node("new", type_=TYPE, gpus=0))
-    assert len(bench.round(60).deleted) == 1
-    assert asked(bench) == 0
-    assert bench.round(61).created == []
-    bench.join(node("new", type_=TYPE))
-    assert bench.round(62).created == [], "the pod fits now"
-
-
-def test_a_node_without_gpus_is_no_reason_for_ever() -> None:
-    """The pool is repaired, and one broken node stays. It is held against the type once, also after quiet times."""
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    bench.join(node("broken", type_=TYPE, gpus=0))
-    bench.round(60)
-    bench.round(60 + WAIT)
-    assert len(bench.round(60 + 2 * WAIT + 1).created) == 1
-    bench.join(node("new", type_=TYPE))
-    bench.round(60 + 2 * WAIT + 10)
-    bench.drop(waits("p", mem=10))
-    bench.round(3 * WAIT)
-    bench.put(*(runs(f"full-{on}-{gpu}", on, gpu, 8) for on in ("n", "new") for gpu in range(2)))
-    later = msgspec.structs.replace(waits("q", mem=10).metadata, creation_timestamp="2030-03-17T19:00:00Z")
-    bench.put(msgspec.structs.replace(waits("q", mem=10), metadata=later))
-    assert len(bench.round(10 * WAIT).created) == 1, "at once"
-
-
 def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_has_failed() -> None:
     """Nobody creates its pod: a quota refuses it, say."""
     bench = fragmented()
@@ -288,6 +258,22 @@ def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_
     assert [round_(after)[0] for after in (10, 11, 500)] == [1, 0, 0]
     assert round_(10 + WAIT) == (0, {"p": "NodeNotAdded"})
     assert round_(10 + 2 * WAIT + 1)[0] == 1
+
+
+@pytest.mark.parametrize(("mode", "resource"), [("default", "nvidia.com/gpu"), ("topology", "aliyun.com/gpu")])
+@pytest.mark.parametrize(("wanted", "told"), [(1, {}), (2, {"p": "NodeNotAdded"}), (3, {"p": "NoNodeTypeFits"})])
+def test_whole_gpus_are_sums_that_the_autoscaler_sees(
+    mode: str, resource: str, wanted: int, told: dict[str, str]
+) -> None:
+    """One of two is in use. A pod that asks for two is seen by the autoscaler itself; no type has three."""
+    bench = Bench(configuration=configured(described(mode, 2)))
+    (kind,) = node_types_of(bench.state.ledger.configuration)
+    bench.join(kind.node("n"))
+    text = allocation_text(share("n/0", kind.gpus[0].mib), whole=True)
+    bench.put(pod("r", asks={resource: 1}, node="n", annotations={ALLOCATION: text}))
+    bench.put(waits("p", asks={resource: wanted}))
+    result = bench.round(WAIT + 100)
+    assert (result.created, said(result)) == ([], told)
 
 
 def test_a_leader_that_takes_over_finds_the_placeholders() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU, ConditionType
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.node_reconciler import (
     NodeReconciler,
@@ -23,7 +22,7 @@ from gputile.controlplane.controller.node_reconciler import (
     taint_patch,
     units_in_force,
 )
-from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
+from gputile.kube.errors import AnswerLost, Conflict, Invalid, NotFound
 from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node, ledger_of
 
@@ -204,8 +203,6 @@ class Writer(ApiServerWriter):
 
 FAILURES = [
     Conflict(409, "Conflict", "changed"),
-    Gone(410, "Expired", "too old"),
-    ServerError(500, "InternalError", "oops"),
     AnswerLost("no answer"),
     Invalid(422, "Invalid", "the test failed"),
 ]

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gated
-from gputile.core.devices.reservation import reservation_of
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
 from tests.stateful.test_gangs import LONGEST_SECONDS, Gangs, bound_of
 

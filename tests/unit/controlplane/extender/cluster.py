@@ -7,13 +7,13 @@ from enum import Enum
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.binder import PodApi
 from gputile.kube.errors import (
     AnswerLost,
-    ApiError,
     Conflict,
     ConnectionFailed,
     Forbidden,
+    KubeError,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -35,7 +35,7 @@ class Fate(Enum):
 class ModelCluster(PodApi):
     """Pods as the API server holds them. ``next_fate`` tells what happens to each bind, ``readable`` to each read.
 
-    ``writable`` tells whether pods can be written to, ``forbidden`` whether writing to them is refused.
+    ``writable`` tells whether pods can be written to; ``refuses_writes`` is the answer where that is refused.
     """
 
     def __init__(self, next_fate: Callable[[], Fate]) -> None:
@@ -44,8 +44,7 @@ class ModelCluster(PodApi):
         self.sent: list[Binding] = []
         self.readable = True
         self.writable = True
-        self.forbidden = False
-        self.refuses_writes: ApiError | None = None
+        self.refuses_writes: KubeError | None = None
         self.refused_evictions: set[str] = set()
         self.evicted: list[str] = []
         self.on_evict: Callable[[Pod], None] = lambda _: None
@@ -107,8 +106,6 @@ class ModelCluster(PodApi):
         return copy.deepcopy(self.pods.get((namespace, name)))
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
-        if self.forbidden:
-            raise Forbidden(403, "Forbidden", "pods/status")
         if self.refuses_writes is not None:
             raise self.refuses_writes
         if not self.writable:

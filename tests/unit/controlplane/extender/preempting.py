@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, Taint
-from gputile.api.extender import ExtenderArgs
-from gputile.api.other_groups import PodDisruptionBudget
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
+from gputile.api.webhooks import ExtenderArgs
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, EventReason
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
-from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
@@ -51,7 +49,6 @@ class PreemptingExtender:
         )
 
     def holds(self, uid: str) -> bool:
-        """Return whether the ledger has a booking of a pod."""
         return self.ledger.booking(uid) is not None
 
 
@@ -129,13 +126,11 @@ class PreemptingWorld:
         self.controller = PreemptingController(self)
 
     def add(self, name: str, gib: int, priority: int = 0) -> Pod:
-        """Create a pod that waits."""
         pod = gpu_pod(name, gib, priority=priority, uid=f"uid-{name}-{self.cluster.version}")
         self.cluster.add(pod)
         return pod
 
     def pod(self, name: str) -> Pod | None:
-        """Return a pod as the API server has it."""
         return self.cluster.pods.get(("default", name))
 
     def change_node(self, name: str, *taints: Taint, cordoned: bool = False, **labels: str) -> None:
@@ -147,25 +142,21 @@ class PreemptingWorld:
         self.controller.node(node)
 
     def watch(self, name: str) -> None:
-        """Tell all of a pod."""
         pod = self.pod(name)
         if pod is not None:
             self.extender.informer.pods(Applied(copy.deepcopy(pod)))
             self.controller.pods(Applied(copy.deepcopy(pod)))
 
     def watch_all(self) -> None:
-        """Have all list the pods."""
         pods = [copy.deepcopy(pod) for pod in self.cluster.pods.values()]
         self.extender.informer.pods(Replaced(pods))
         self.controller.pods(Replaced(copy.deepcopy(pods)))
 
     def change(self, pod: Pod) -> None:
-        """Give a changed pod another version, and tell all."""
         self.cluster.touch(pod)
         self.watch(pod.metadata.name)
 
     def set_budget(self, budget: PodDisruptionBudget) -> None:
-        """Tell all of a budget as it is now."""
         self.extender.evictable.budget_event(Applied(copy.deepcopy(budget)))
         self.controller.budget(copy.deepcopy(budget))
 
@@ -189,7 +180,6 @@ class PreemptingWorld:
         return True
 
     async def run(self, name: str, gib: int, priority: int = 0) -> Pod:
-        """Create a pod, and have it bound and seen."""
         pod = self.add(name, gib, priority)
         assert await self.schedule(name)
         self.watch(name)
@@ -210,7 +200,6 @@ class PreemptingWorld:
         self.watch_all()
 
     def pass_time(self, seconds: int) -> None:
-        """Let so much time pass for all."""
         self.monotonic_s += seconds
         self.set_clocks(self.now_s + seconds)
 
@@ -240,20 +229,16 @@ class PreemptingWorld:
         return {pod.metadata.name for pod in self.cluster.pods.values() if pod.metadata.deletion_timestamp}
 
     def bound(self) -> set[str]:
-        """Return the names of the pods that have a node."""
         return {pod.metadata.name for pod in self.cluster.pods.values() if pod.spec.node_name}
 
     def said(self, reason: str) -> list[str]:
-        """Return the messages of the events with a reason."""
         return [event.message for event in self.events if event.reason == reason]
 
     def has_reservation(self, name: str) -> bool:
-        """Return whether a pod has a reservation in the API server."""
         pod = self.pod(name)
         return pod is not None and RESERVATION_ANNOTATION in pod.metadata.annotations and not pod.spec.node_name
 
     def check(self) -> None:
-        """Assert that no GPU is given away twice."""
         held: Counter[str] = Counter()
         for pod in self.cluster.pods.values():
             if pod.spec.node_name:

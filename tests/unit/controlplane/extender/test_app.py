@@ -4,23 +4,19 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
 from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.http_server import BodyReader
-from tests.conftest import examples
 from tests.fakes.claimbuilders import claim
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.fakes.corebuilders import pod as plain_pod
@@ -93,6 +89,16 @@ async def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("node", "said"), [("c", " of node c"), ("a", " of node a; memory is not limited there")])
+async def test_an_event_says_where_memory_is_not_limited(node: str, said: str) -> None:
+    served = Served()
+    served.ledger.apply(NodeApplied(gpu_node("c", mode="cgpu")))
+    served.cluster.add(gpu_pod("p"))
+    await served.ask("bind", {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": node})
+    assert served.notices[0].message.endswith(said)
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("B3")
 async def test_pods_without_gpus_are_ranked_and_pods_with_gpus_are_left_to_prioritize() -> None:
     served = Served()
@@ -157,52 +163,6 @@ async def test_metrics_count_calls_by_outcome() -> None:
     assert 'gputile_extender_requests_total{outcome="bad_request",verb="filter"} 1.0' in text
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["Pod", "NodeNames", "metadata", "spec", "uid", "limits", "Pods", "UID", "Node"])
-            | st.text(max_size=3),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=15,
-)
-_BODIES = st.binary(max_size=200) | _json.map(lambda value: json.dumps(value).encode())
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "prioritize-without-gpus", "bind", "preempt"])
-@settings(max_examples=examples(150))
-@given(body=_BODIES)
-async def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:
-    served = Served()
-    status, answer = await served.call(f"/{verb}", body)
-    assert status in (200, 400)
-    if status == 200:
-        json.loads(answer)
-    assert list(served.ledger.bookings()) == []
-
-
-@pytest.mark.anyio
-@settings(max_examples=examples(150))
-@given(limits=st.dictionaries(st.sampled_from(["aliyun.com/gpu-mem", "nvidia.com/gpu", "cpu"]), _json, max_size=3))
-async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
-    served, body = Served(), wire(gpu_pod("p"))
-    body["spec"]["containers"][0]["resources"]["limits"] = limits
-    status, answer = await served.call("/filter", json.dumps({"Pod": body, "NodeNames": ["a", "b"]}).encode())
-    assert status == 200
-    answered = json.loads(answer)
-    named = (
-        [*answered["NodeNames"], *answered["FailedNodes"], *answered["FailedAndUnresolvableNodes"]]
-        if not answered["Error"]
-        else ["a", "b"]
-    )
-    assert sorted(named) == ["a", "b"]
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 async def test_a_body_of_very_many_items_is_not_decoded(verb: str) -> None:
@@ -243,12 +203,11 @@ async def test_a_pod_with_claims_is_ranked_by_its_claims_and_by_nothing_else() -
     body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "good"}]
     question = {"Pod": body, "Nodes": None, "NodeNames": ["a", "c", "new"]}
-    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
     assert [each["Score"] for each in await served.ask("prioritize-claims", question)] == [0, 10, 0]
     assert await served.ask("prioritize-without-gpus", question) == []
     assert served.notices == []
     body["status"]["resourceClaimStatuses"][0]["resourceClaimName"] = "bad"
-    assert (await served.ask("filter-claims", question))["NodeNames"] == ["a", "c", "new"]
+    assert [each["Score"] for each in await served.ask("prioritize-claims", question)] == [0, 0, 0]
     assert served.notices[0].reason == "InvalidGPURequest"
     assert "memory is 0" in served.notices[0].message
 
@@ -260,7 +219,7 @@ async def test_a_replica_that_does_not_lead_answers_about_claims_once_it_has_lis
     served = Served(ready="another replica leads", not_listed=not_listed)
     question = {"Pod": wire(plain_pod("p", cpu="1")), "Nodes": None, "NodeNames": ["a"]}
     assert "another replica" in (await served.ask("filter", question))["Error"]
-    answer = await served.ask("filter-claims", question)
-    assert (answer["NodeNames"], answer["Error"]) == (
-        (None, "filter-claims: not listed") if not_listed else (["a"], "")
+    status, answer = await served.call("/prioritize-claims", json.dumps(question).encode())
+    assert (status, answer) == (
+        (503, b"prioritize-claims: not listed") if not_listed else (200, b'[{"Host":"a","Score":0}]')
     )

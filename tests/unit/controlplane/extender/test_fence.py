@@ -6,7 +6,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
-from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S, PAUSE_S, fence_off
+from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S
+from gputile.controlplane.extender.fence import PAUSE_S, fence_off
 from gputile.kube.errors import AnswerLost
 from tests.unit.controlplane.extender.builders import gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster

@@ -8,12 +8,11 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
-from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
+from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import gpu_node, ledger_of, pod, share

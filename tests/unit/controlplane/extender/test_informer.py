@@ -1,7 +1,9 @@
-"""A list of the whole cluster is taken in piece by piece, and comes to the same as at once."""
+"""What the watches deliver: lists piece by piece, and nodes that are touched so that refused pods are tried again."""
 
 import asyncio
+import contextlib
 import copy
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.informer import WATCH_LAG_SECONDS, Informer, PodRequeuer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.conftest import examples
+from tests.fakes.apiserver import until
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, share
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 
-pytestmark = pytest.mark.requirement("B1")
+pytestmark = pytest.mark.requirement("B1", "U4")
 
 
 def held(number: int, gpu: int = 0) -> Pod:
@@ -144,3 +147,64 @@ def test_a_list_of_claims_ends_what_is_not_in_it_unless_it_could_not_be_read() -
     feed.claims(Deleted(claims[2]))
     feed.claims(Replaced(claims[3:], [UnreadableObject("default", "odd", "uid-odd", "why")]))
     assert {booking.uid for booking in ledger.bookings()} == {"uid-odd", "uid-kept"}
+
+
+def test_only_what_frees_gpus_wakes_whoever_was_refused() -> None:
+    freed: list[str] = []
+    feed = Informer(ledger_of(gpu_node("n0")), freed.append)
+    feed.pods(Applied(gpu_pod("waiting")))
+    feed.pods(Applied(held(0)))
+    assert freed == []
+    ended = held(0)
+    ended.status.phase = "Succeeded"
+    feed.pods(Applied(ended))
+    assert freed == ["n0"]
+    feed.pods(Applied(held(3)))
+    feed.pods(Deleted(held(3)))
+    feed.pods(Deleted(gpu_pod("waiting")))
+    assert freed == ["n0", "n0"]
+
+
+def test_a_changed_node_wakes_whoever_was_refused_and_a_touched_one_does_not() -> None:
+    freed: list[str] = []
+    feed = Informer(ledger_of(gpu_node("n0")), freed.append)
+    touched = gpu_node("n0")
+    touched.metadata.annotations = touched.metadata.annotations | {WAKE_ANNOTATION: "1"}
+    feed.nodes(Applied(touched))
+    assert freed == [], "else the touch would wake the touch"
+    feed.nodes(Applied(gpu_node("n0", gpus=3)))
+    assert freed == ["n0"]
+    feed.nodes(Replaced([gpu_node("n0", gpus=4)]))
+    assert freed == ["n0", "n0"]
+
+
+class _Patches:
+    """Takes the place of a connection: notes what is patched."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        self.seen.append((path, msgspec.json.decode(body)))
+        return b"{}"
+
+
+@pytest.mark.anyio
+async def test_a_node_is_touched_only_soon_after_a_refusal() -> None:
+    now, patches = [0.0], _Patches()
+    wake = PodRequeuer(patches, lambda: now[0], pause=0.0)  # type: ignore[arg-type]
+    task = asyncio.create_task(wake.run())
+    wake.freed("a")
+    await asyncio.sleep(0.01)
+    assert patches.seen == []
+    wake.refused()
+    wake.freed("a")
+    await until(lambda: bool(patches.seen))
+    assert [path for path, _ in patches.seen] == ["/api/v1/nodes/a"]
+    now[0] += WATCH_LAG_SECONDS + 1
+    wake.freed("a")
+    await asyncio.sleep(0.01)
+    assert len(patches.seen) == 1
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -3,9 +3,9 @@
 import pytest
 
 from gputile.api.affinity import LabelSelector
-from gputile.api.core import ObjectMeta, Pod, PodCondition, Taint
-from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.core import ObjectMeta, Pod, Taint
+from gputile.api.webhooks import ExtenderPreemptionArgs, MetaPod, MetaVictims
+from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.ledger.snapshot import overallocated_gpus
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
@@ -88,33 +88,6 @@ def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
     budget.spec.selector = LabelSelector(match_labels={"app": "low"})
     world.set_budget(budget)
     return budget
-
-
-async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> None:
-    """Its victims leave. Nobody is evicted beside them, and their successors get nothing."""
-    world = await two_full_gpus()
-    high = world.add("high", 12, 10)
-    victims = {"a": MetaVictims(pods=[MetaPod(uid=(world.pod("low0") or high).metadata.uid)], num_pdb_violations=0)}
-    asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims)
-    assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
-    await world.seen_round()
-    assert not world.has_reservation("high"), "kube-scheduler has not nominated a node yet"
-    high.status.nominated_node_name = "a"
-    high.status.conditions = (PodCondition(type="PodScheduled", status="False"),)
-    world.change(high)
-    await world.seen_round()
-    assert not world.leaving(), "its victims have not been deleted yet"
-    low = world.pod("low0")
-    assert low is not None
-    low.metadata.deletion_timestamp = world.cluster.now
-    world.change(low)
-    await world.seen_round()
-    assert world.has_reservation("high")
-    assert world.cluster.evicted == []
-    world.add("successor", 10)
-    world.end("low0")
-    assert not await world.schedule("successor")
-    assert await world.schedule("high")
 
 
 async def waiting_for_a_gpu(waited_s: int, *nodes: str) -> PreemptingWorld:
@@ -233,24 +206,20 @@ async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
 
 
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-MAINTENANCE = Taint(key="maintenance", effect="NoSchedule")
+UNREACHABLE = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 
 
 def close(world: PreemptingWorld, node: str, how: str) -> None:
     """Have a node take the pod that preempts no longer."""
-    taints = {
-        "cordoned": CORDONED,
-        "not ready": Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule"),
-        "unreachable": Taint(key="node.kubernetes.io/unreachable", effect="NoExecute"),
-        "in maintenance": MAINTENANCE,
-    }
-    if how in taints:
-        world.change_node(node, taints[how], cordoned=how == "cordoned", pool="gpus")
-    else:
+    if how == "other labels":
         world.change_node(node, pool="others")
+    else:
+        world.change_node(
+            node, UNREACHABLE if how == "unreachable" else CORDONED, cordoned=how == "cordoned", pool="gpus"
+        )
 
 
-CLOSED = ["cordoned", "not ready", "unreachable", "in maintenance", "other labels"]
+CLOSED = ["cordoned", "unreachable", "other labels"]
 
 
 async def full_nodes(*nodes: str) -> PreemptingWorld:

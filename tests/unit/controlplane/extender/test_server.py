@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Features
-from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
+from gputile.api.well_known import EXTENDER_LEASE, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.client import Attempts, Connection
 from tests.conftest import HANGS_S
-from tests.fakes.apiserver import FakeApiServer, Object, until
+from tests.fakes.apiserver import FakeApiServer, Object
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
@@ -115,7 +115,7 @@ async def test_claims_are_watched_where_nodes_may_give_gpus_by_them() -> None:
         assert not [each for each in scene.server.requests if each.path == path]
         held = claim("c", result("n", 0, memory="1Gi"), memory="1Gi")
         scene.server.put(path, json.loads(msgspec.json.encode(held)))
-        scene.reloader.take(Configuration(features=Features(claims=True)))
+        scene.reloader.configure(Configuration(features=Features(claims=True)))
 
         async def wait_for_bookings(count: int) -> None:
             while f"gputile_ledger_bookings {count}.0" not in (await scene.client.get("/metrics")).text:  # noqa: ASYNC110
@@ -124,33 +124,3 @@ async def test_claims_are_watched_where_nodes_may_give_gpus_by_them() -> None:
         await wait_for_bookings(1)
         scene.server.put(path, json.loads(msgspec.json.encode(claim("c", memory="1Gi"))))
         await wait_for_bookings(0)
-
-
-@pytest.mark.anyio
-async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The answer is lost, nobody can write to the pod, the configuration changes; then the API server executes it."""
-    monkeypatch.setattr("gputile.controlplane.extender.server.RESOLVE_EVERY_S", 0.1)
-    async with on_stage(15) as scene:
-        server, writing = scene.server, "/api/v1/namespaces/default/pods/p/status"
-        await scene.fits("p")
-        version = server.store[PODS]["p"]["metadata"]["resourceVersion"]
-        server.refused[writing] = (500, "InternalError")
-        server.fault("post", "reset")
-        assert "not known" in await scene.bind("p")
-        (late,) = [each for each in server.requests if each.path.endswith("/p/binding")]
-        assert late.json()["metadata"]["resourceVersion"] == version
-        scene.reloader.take(Configuration(gpu_memory_unit="512MiB"))
-        server.put(PODS, pod_body("r", 30))
-        await until(lambda: sum(each.path == writing for each in server.requests) >= 2)
-        binding = asyncio.create_task(scene.bind("r"))
-        # When the answer is lost, when the extender ends, and when the next begins: it does not decide before.
-        await until(lambda: sum(each.path == writing for each in server.requests) >= 3)
-        assert not scene.bound()
-        del server.refused[writing]
-        assert await binding == ""
-        with pytest.raises(Exception, match="Conflict"):
-            server.execute(late)
-        assert scene.bound() == {"r"}
-        assert FENCE_ANNOTATION in server.store[PODS]["p"]["metadata"]["annotations"]

@@ -5,15 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gputile.controlplane.webhook import app as app_module
 from gputile.controlplane.webhook.app import WebhookMetrics, review_app
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed
-from tests.conftest import examples
 from tests.fakes.http import ask, sent
 from tests.unit.core.admission.builders import POLICY, Json, pod
 
@@ -168,28 +165,3 @@ async def test_the_probes_and_the_metrics() -> None:
     lines = (await served.call("/metrics", method="GET", app=served.health))[1].decode().splitlines()
     assert 'gputile_webhook_reviews_total{outcome="changed",webhook="mutate"} 1.0' in lines
     assert 'gputile_webhook_refusals_total{rule="host-namespace"} 1.0' in lines
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-FIELDS = st.sampled_from(["uid", "kind", "resource", "operation", "userInfo", "object", "oldObject", "subResource"])
-
-
-@pytest.mark.anyio
-@settings(max_examples=examples(200), deadline=None)
-@given(FIELDS, JSON, st.sampled_from(["/mutate", "/validate"]))
-async def test_every_question_gets_an_answer(field: str, value: Any, path: str) -> None:
-    status, body = await Served().call(path, json.dumps(question(pod(GPU), **{field: value})).encode())
-    assert status in (200, 400)
-    if status == 200:
-        assert json.loads(body)["response"]["allowed"] in (True, False)
-
-
-@pytest.mark.anyio
-@settings(max_examples=examples(200), deadline=None)
-@given(st.binary(max_size=200), st.sampled_from(["/mutate", "/validate"]))
-async def test_any_bytes_get_an_answer(body: bytes, path: str) -> None:
-    assert (await Served().call(path, body))[0] in (200, 400)

@@ -16,9 +16,8 @@ from gputile.controlplane.webhook.certificates import (
     ServingCertificate,
     self_made,
 )
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError
-from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
-from gputile.controlplane.webhook.server import Webhook, WebhookSettings, service_names
+from gputile.controlplane.webhook.server import Webhook, WebhookSettings
 from gputile.kube.client import Connection
 from gputile.support.config_file import ConfigFile
 from tests.fakes.apiserver import FakeApiServer, until
@@ -28,17 +28,6 @@ def test_it_leaves_on_a_configuration_that_cannot_be_used(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["webhook", *REQUIRED, "--config", str(file)])
     assert result.exit_code == 2
     assert "the smallest valid unit is 64MiB" in result.output
-
-
-@pytest.mark.parametrize("missing", range(0, len(REQUIRED), 2))
-def test_it_needs_to_know_what_it_keeps(missing: int) -> None:
-    rest = [*REQUIRED[:missing], *REQUIRED[missing + 2 :]]
-    assert CliRunner().invoke(app, ["webhook", *rest]).exit_code == 2
-
-
-def test_the_certificate_has_the_names_of_the_service_and_those_asked_for() -> None:
-    settings = WebhookSettings("gputile", "w", "s", "gputile", names=("192.0.2.1",))
-    assert service_names(settings) == ("w.gputile.svc", "192.0.2.1")
 
 
 @pytest.mark.anyio

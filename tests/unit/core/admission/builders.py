@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
+from gputile.api.webhooks import AdmissionRequest
+from gputile.core.admission.legacy_forms import apply_patch, encode_patch
 from gputile.core.admission.review import AdmissionPolicy, Verdict, mutate, validate
-from gputile.core.admission.verdict import apply_patch, encode_patch
 
 USER = "system:serviceaccount:team:author"
 AGENT = "system:serviceaccount:gputile:gputile-agent"

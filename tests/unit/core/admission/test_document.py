@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.core.admission.review import UnreadableReview, mutate, unreadable, validate
-from gputile.core.admission.verdict import message
+from gputile.core.admission.review import UnreadableReview, message, mutate, unreadable, validate
 from gputile.core.refusal import AdmissionRule
 
 from .builders import POLICY, Json, pod, request

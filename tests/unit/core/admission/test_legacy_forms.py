@@ -73,6 +73,22 @@ def test_the_unit_in_force_is_stamped_on_pods_that_count_in_it() -> None:
 
 
 @pytest.mark.requirement("U5")
+@pytest.mark.parametrize(
+    ("meta", "isolation"),
+    [
+        ({}, "memory"),
+        ({"annotations": {"gputile.io/isolation": "none"}}, "none"),
+        ({"annotations": {"a": "b"}}, "memory"),
+    ],
+)
+def test_the_clusters_isolation_is_stamped_where_the_pod_says_nothing(meta: Json, isolation: str) -> None:
+    stored = mutated(pod({"aliyun.com/gpu-mem": "16"}, meta=meta), replace(POLICY, isolation="memory"))
+    assert stored["metadata"]["annotations"] == meta.get("annotations", {}) | {
+        "gputile.io/isolation": isolation,
+        "gputile.io/memory-unit-mib": "128",
+    }
+
+
 def test_only_the_unit_in_force_may_be_stamped_by_hand() -> None:
     """A pod does not choose its unit; a copy of a stored pod is created like the first."""
     body = pod({"aliyun.com/gpu-mem": "16"}, meta={"annotations": {"gputile.io/memory-unit-mib": "128"}})

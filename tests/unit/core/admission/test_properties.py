@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_RESOURCES
-from gputile.core.admission.review import mutate, validate
-from gputile.core.admission.verdict import apply_patch, encode_patch, message
+from gputile.core.admission.legacy_forms import apply_patch, encode_patch
+from gputile.core.admission.review import message, mutate, validate
 from gputile.core.devices.request import parse_request
 from tests.conftest import examples
 

@@ -14,10 +14,12 @@ from gputile.core.devices.allocation import (
     AllocationError,
     Chosen,
     GpuShare,
+    Reservation,
     allocate,
     binding_annotations,
     decode_allocation,
     encode_allocation,
+    encode_reservation,
 )
 from gputile.core.devices.inventory import (
     Gpu,
@@ -29,7 +31,6 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
-from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.devices.versioned_codec import MOST_CHARACTERS
 from tests.fakes import gpushare_client
 from tests.fakes.corebuilders import container, pod, request_of

@@ -1,12 +1,17 @@
 """What a pod asks is parsed once; every broken rule is named."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from gputile.api.core import Container, Pod, ResourceRequirements
-from gputile.api.well_known import GPU_MEMORY, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.core import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
+from gputile.api.well_known import GPU_MEMORY, ISOLATION, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.request import RequestError, RequestKind, Shape, parse_request
 from tests.fakes.corebuilders import Amount, container, pod, request_of
+
+Json = dict[str, Any]
 
 
 def shared(gpus: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:
@@ -49,6 +54,36 @@ def stamped(unit: str, **limits: int) -> Pod:
 )
 def test_requests_have_one_normal_form(asking: Pod, unit: int, shape: Shape) -> None:
     assert request_of(asking, unit).shape == shape
+
+
+def _term(*expressions: tuple[str, str]) -> Json:
+    return {"matchExpressions": [{"key": key, "operator": operator} for key, operator in expressions]}
+
+
+A10, A100 = "model.gputile.io/NVIDIA-A10", "model.gputile.io/NVIDIA-A100"
+
+
+@pytest.mark.parametrize(
+    ("meta", "selector", "terms", "models"),
+    [
+        ({}, {A10: "2"}, [], {"NVIDIA-A10"}),
+        ({}, {}, [_term((A10, "Exists")), _term((A100, "Gt"))], {"NVIDIA-A10", "NVIDIA-A100"}),
+        ({}, {}, [_term((A10, "Exists")), _term(("zone", "Exists"))], set()),
+        ({}, {}, [_term((A100, "Exists"), (A10, "DoesNotExist"))], {"NVIDIA-A100"}),
+        ({"annotations": {"gputile.io/gpu-model": "NVIDIA A100"}}, {A10: "2"}, [], {"NVIDIA-A100"}),
+        ({"labels": {"gputile.io/gpu-model": "NVIDIA-A100"}}, {}, [], {"NVIDIA-A100"}),
+    ],
+)
+def test_a_pod_gets_gpus_of_the_models_that_it_names(
+    meta: Json, selector: dict[str, str], terms: list[Json], models: set[str]
+) -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    affinity = {"nodeAffinity": required} if terms else None
+    asking = pod(mem=1)
+    asking.spec = msgspec.convert({"nodeSelector": selector, "affinity": affinity}, PodSpec)
+    asking.spec.containers = pod(mem=1).spec.containers
+    asking.metadata = msgspec.convert(meta, ObjectMeta)
+    assert request_of(asking).shape.models == models
 
 
 @pytest.mark.requirement("U4")
@@ -102,6 +137,8 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(stamped("0", mem=1), "not a unit of 64 MiB or more", id="U2 stamp of nothing"),
         pytest.param(stamped("-5", mem=1), "not a unit of 64 MiB or more", id="U2 negative stamp"),
         pytest.param(stamped("63", mem=1), "not a unit of 64 MiB or more", id="U2 small stamp"),
+        (pod(mem=1, annotations={ISOLATION: "compute"}), "'compute': write memory, or memory,compute, or none"),
+        (pod(mem=1, annotations={ISOLATION: "memory,compute"}), "add aliyun.com/gpu-core.percentage, or ask memory"),
     ],
 )
 def test_every_broken_rule_is_named(asking: Pod, says: str) -> None:

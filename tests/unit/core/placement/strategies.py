@@ -13,6 +13,11 @@ from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
 NAMESPACES = ("a", "b", "c")
 MODES = ("", "default", "cgpu", "core_mem", "share", "mps", "topology", "unheard-of")
+A10, A100 = "NVIDIA A10", "NVIDIA A100 80GB PCIe"
+models = st.sampled_from(
+    [frozenset(), frozenset(), frozenset({"NVIDIA-A10"}), frozenset({"NVIDIA-A100-80GB-PCIe", "x"})]
+)
+isolated = st.sampled_from([False, False, True])
 sizes = st.sampled_from([1, 1000, 1024, 4096, 15109, 15360, 2**24])
 hosts = st.sampled_from(
     [HostResources(), HostResources(900, 70_000), HostResources(8000, 100), HostResources(2**30, 2**40)]
@@ -36,6 +41,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
         replicas=draw(st.sampled_from([0, 0, 2, 3])),
         claims=draw(st.sampled_from([False, False, True])),
+        models=draw(st.sampled_from([(), (A10,), (A10, A100)])),
         allocatable=draw(
             st.sampled_from([{}, {"cpu": "0"}, {"cpu": "10", "memory": "64Gi"}, {"cpu": "64", "memory": "0"}])
         ),
@@ -79,10 +85,11 @@ def requests(draw: st.DrawFn) -> Request:
         return Request(shared if kind is RequestKind.SHARED else whole, CLAIM_UNIT_MIB, (), draw(hosts))
     if kind is not RequestKind.SHARED:
         group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), 1024, (), draw(hosts))
+        shape = Shape(kind, gpus, trust_group=group, models=draw(models), isolated=draw(isolated))
+        return Request(shape, 1024, (), draw(hosts))
     unit = draw(st.sampled_from([128, 1024, 1024]))
     mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
     percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))
-    return Request(
-        Shape(kind, gpus, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, (), draw(hosts)
-    )
+    group = draw(st.sampled_from([*NAMESPACES, "new"]))
+    shape = Shape(kind, gpus, mib, percent, group, unit, models=draw(models), isolated=draw(isolated))
+    return Request(shape, unit, (), draw(hosts))

@@ -15,7 +15,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_gpus
+from gputile.core.placement.fit import choose_gpus
 from gputile.core.placement.packing_scores import (
     FULLNESS_STEPS,
     PackingState,

@@ -13,8 +13,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import binpack_key, choose_gpus, spread_key
-from gputile.core.placement.fit import fits, gpu_fits, refusal
+from gputile.core.placement.fit import binpack_key, choose_gpus, fits, gpu_fits, refusal, spread_key
 from gputile.core.refusal import FitRule
 from tests.conftest import examples
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
@@ -36,7 +35,8 @@ def node_score(node: NodeState, shape: Shape, group: int, policy: str, host: Hos
     if shape.kind is not RequestKind.SHARED:
         gpu_used, node_used = 1000, 1000 * (sum(not gpu.empty for gpu in node.gpus) + shape.gpus) // len(node.gpus)
     else:
-        first = min(chosen, key=spread_key if node.spread else binpack_key)
+        by_use = spread_key if node.spread else binpack_key
+        first = chosen[0] if node.info.by_claims else min(chosen, key=by_use)
         used, total = sum(gpu.held for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
         gpu_used = 1000 * (first.used + shape.mib) // first.total
         node_used = 1000 * (used + shape.gpus * shape.mib) // total

@@ -28,6 +28,7 @@ def refuse(
     return why
 
 
+MODEL, ISOLATION = "gputile.io/gpu-model", "gputile.io/isolation"
 WHOLE, LEGACY, TOPOLOGY = "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu"
 GIB = 1024
 
@@ -183,6 +184,38 @@ GIB = 1024
             "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
             id="G6 another device plugin",
         ),
+        pytest.param(
+            gpu_node(mode="cgpu", models=["NVIDIA A10", "NVIDIA A100 80GB PCIe"]),
+            pod(mem=6, count=3, annotations={MODEL: "NVIDIA A100 80GB PCIe"}),
+            [],
+            FitRule.TOO_FEW,
+            "2 of its 4 GPUs are NVIDIA-A100-80GB-PCIe; the pod needs 3",
+            id="a model of which the node has too few GPUs",
+        ),
+        pytest.param(
+            gpu_node(inventory="", allocatable={WHOLE: "8"}),
+            pod(asks={WHOLE: 1}, annotations={MODEL: "NVIDIA-A10"}),
+            [],
+            FitRule.MODE,
+            "another device plugin gives its GPUs; the pod needs NVIDIA-A10",
+            id="a model among GPUs of another device plugin",
+        ),
+        pytest.param(
+            gpu_node(mode="share"),
+            pod(mem=1, annotations={ISOLATION: "memory"}),
+            [],
+            FitRule.MODE,
+            "memory is not limited on its GPUs (mode share); the pod has gputile.io/isolation",
+            id="isolation where nothing limits memory",
+        ),
+        pytest.param(
+            gpu_node(replicas=2),
+            pod(asks={WHOLE: 1}, annotations={ISOLATION: "memory, compute"}),
+            [],
+            FitRule.MODE,
+            "memory is not limited on its GPUs (time-slicing); the pod has gputile.io/isolation",
+            id="isolation where GPUs are given in turns",
+        ),
     ],
 )
 def test_refusals_name_the_gpu_what_it_has_and_what_is_missing(
@@ -215,6 +248,8 @@ FITTING = [
         gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 70, "a")] * 2, id="M4 compute does not count"
     ),
     pytest.param(gpu_node(mode="mps"), pod(mem=1), [], id="M7 mps"),
+    pytest.param(gpu_node(mode="mps"), pod(mem=1, annotations={ISOLATION: "memory"}), [], id="isolated by mps"),
+    pytest.param(gpu_node(), pod(asks={WHOLE: 1}, annotations={ISOLATION: "memory"}), [], id="isolated, being alone"),
     pytest.param(gpu_node(mode="topology"), pod(asks={TOPOLOGY: 4}), [], id="T1 all GPUs"),
     pytest.param(gpu_node(mode="default"), pod(asks={LEGACY: 4}), [], id="L3 the old name"),
     pytest.param(

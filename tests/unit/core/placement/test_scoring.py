@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.choose import packing_key
+from gputile.core.placement.fit import packing_key
 from gputile.core.placement.packing_scores import (
     PodDemand,
     ScoringContext,

@@ -1,19 +1,17 @@
-"""Which nodes a pod with claims may go to, and which of them is the best."""
+"""Which node is the best for a pod with claims."""
 
 from typing import Any
 
 import pytest
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.well_known import HANDOVER_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.core.devices.reservation import Reservation, encode_reservation
-from gputile.core.ledger.events import ClaimApplied, NodeApplied, PodApplied
+from gputile.core.devices.request import RequestError
+from gputile.core.ledger.events import ClaimApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.claims import filter_pod_with_claims, rank_pod_with_claims
-from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.claims import rank_pod_with_claims
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
 from tests.fakes.claimbuilders import claim, pod_with_claims, result
-from tests.fakes.corebuilders import gpu_node, ledger_of, pod, request_of
+from tests.fakes.corebuilders import gpu_node, ledger_of, pod
 
 pytestmark = pytest.mark.requirement("B8")
 
@@ -54,13 +52,9 @@ def test_extended_resources_and_claims_are_served_by_different_nodes() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"memory": "0"}, {"devices": "gputile-gpu", "request": {"adminAccess": True}}])
-def test_a_claim_that_breaks_a_rule_is_left_to_kube_scheduler_and_told_of(asked: dict[str, Any]) -> None:
-    ledger = ledger_of(gpu_node("a", mode="cgpu", claims=True))
-    assert ranks(ledger, "a", **asked) == [0]
-    verdict = filter_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), ["a"])
-    assert verdict.nodes.feasible == ["a"]
-    assert verdict.invalid is not None
-    assert verdict.invalid.startswith("claim mine: ")
+def test_a_claim_that_breaks_a_rule_has_no_rank(asked: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="claim mine: "):
+        ranks(ledger_of(gpu_node("a", mode="cgpu", claims=True)), "a", **asked)
 
 
 def test_a_claim_that_is_allocated_asks_for_nothing_more() -> None:
@@ -68,47 +62,3 @@ def test_a_claim_that_is_allocated_asks_for_nothing_more() -> None:
     ledger.apply(ClaimApplied(claim("mine", result("a", 1, memory="4Gi"), memory="4Gi")))
     engine = PlacementEngine(ledger)
     assert rank_pod_with_claims(engine, pod_with_claims("p", "mine", "unknown"), ["a", "b"]) == [0, 0]
-
-
-def test_closed_nodes_and_reserved_gpus_are_refused_and_unknown_nodes_are_not() -> None:
-    """An inventory may come after the slice; what no gputile has reported it has nothing against."""
-    closed = gpu_node("closed", mode="cgpu", claims=True)
-    closed.metadata.annotations[HANDOVER_ANNOTATION] = "1"
-    ledger = ledger_of(
-        closed,
-        gpu_node("open", mode="cgpu", claims=True),
-        gpu_node("kept", mode="cgpu"),
-        configuration=Configuration(admission=AdmissionConfiguration(gangs=True)),
-    )
-    engine = PlacementEngine(ledger)
-    waiting = pod("gang-0", mem=4)
-    decision = engine.decide(request_of(waiting), "kept", 0)
-    assert isinstance(decision, Decision)
-    kept = Reservation(plan="g", size=1, pods=1, node="kept", allocation=decision.allocation, expires_ns=10**18)
-    waiting.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(kept)
-    ledger.apply(PodApplied(waiting))
-    ledger.apply(NodeApplied(gpu_node("kept", mode="cgpu", claims=True)))  # before the reservation has ended
-    ledger.apply(ClaimApplied(claim("mine", memory="1Gi")))
-    found = filter_pod_with_claims(engine, pod_with_claims("p", "mine"), ["closed", "open", "kept", "new"]).nodes
-    assert found.feasible == ["open", "new"]
-    assert found.refused == {
-        "closed": "closed: its agent is being exchanged; it takes GPU pods again in a moment",
-        "kept": "kept: its GPUs are reserved for pod default/gang-0",
-    }
-
-
-def test_a_pod_whose_claims_are_for_devices_of_others_is_kept_from_no_node() -> None:
-    """As one of a gang that has a network card by a claim: the GPUs that are reserved are its own."""
-    ledger = ledger_of(
-        gpu_node("kept", mode="cgpu"), configuration=Configuration(admission=AdmissionConfiguration(gangs=True))
-    )
-    engine = PlacementEngine(ledger)
-    waiting = pod_with_claims("gang-0", "nic")
-    waiting.spec.containers = pod("gang-0", mem=4).spec.containers
-    decision = engine.decide(request_of(waiting), "kept", 0)
-    assert isinstance(decision, Decision)
-    kept = Reservation(plan="g", size=1, pods=1, node="kept", allocation=decision.allocation, expires_ns=10**18)
-    waiting.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(kept)
-    ledger.apply(PodApplied(waiting))
-    for each in (waiting, pod_with_claims("without-gpus", "nic")):
-        assert filter_pod_with_claims(engine, each, ["kept"]).nodes.feasible == ["kept"]

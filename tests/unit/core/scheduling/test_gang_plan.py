@@ -12,13 +12,11 @@ from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, PodCondition
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, WHOLE_GPU
-from gputile.core.devices.allocation import decode_allocation, encode_allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.allocation import Reservation, decode_allocation, encode_allocation, encode_reservation
+from gputile.core.devices.gang_membership import started
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
-from gputile.core.scheduling.gang_rules import started
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, plan_gang
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, share

@@ -15,7 +15,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
-from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
@@ -221,7 +221,7 @@ def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enou
 
 
 def test_reserved_places_are_enough_once_the_others_have_left() -> None:
-    from gputile.core.devices.reservation import Reservation, encode_reservation
+    from gputile.core.devices.allocation import Reservation, encode_reservation
 
     cluster = Cluster(node("a"))
     cluster.add("v0", "a", [0], 10)

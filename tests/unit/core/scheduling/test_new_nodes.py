@@ -16,9 +16,8 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.refusal import NodeTypeRule, refusal_by
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
-from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described
+from gputile.core.scheduling.gang_plan import GangCandidate
+from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, NodesInSum, UnaskedNodes, as_described, new_nodes
 from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 

@@ -15,9 +15,10 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
     WHOLE_GPU,
 )
-from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.core.devices.reservation import (
+from gputile.core.devices.allocation import (
+    Allocation,
     Reservation,
+    decode_allocation,
     encode_reservation,
     reservation_of,
 )

@@ -4,8 +4,15 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARED_MEMORY_LABEL, SHARING_LABEL, Mode
+from gputile.api.well_known import (
+    MODE_LABEL,
+    MODES,
+    REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
+    SHARING_LABEL,
+    ConditionType,
+    Mode,
+)
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.allocation_state import ModeDecision
 from gputile.node.agent.node_config import EffectiveMode, Sharing

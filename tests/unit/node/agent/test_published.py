@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, Mode
+from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, ConditionType, Mode
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.node_config import EffectiveMode

@@ -23,9 +23,7 @@ KUEUE = EXAMPLES / "kueue" / "jobs.yaml"
 def test_every_pod_of_the_applications_has_a_place(files: list[Path], tmp_path: Path) -> None:
     """Alone and all together, with strict fields, admission, and gangs planned as the chart plans them."""
     configuration = tmp_path / "gputile.yaml"
-    configuration.write_text(
-        "{apiVersion: gputile.io/v1alpha1, kind: Configuration, gpuMemoryUnit: 128MiB, admission: {gangs: true}}"
-    )
+    configuration.write_text("{apiVersion: gputile.io/v1alpha1, kind: Configuration, admission: {gangs: true}}")
     options = [
         f"--cluster={EXAMPLES / 'cluster.yaml'}",
         f"--config={configuration}",

@@ -6,7 +6,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import ObjectMeta
-from gputile.api.other_groups import PodGroup, PodGroupSpec
+from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, load_manifests

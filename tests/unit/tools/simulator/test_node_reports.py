@@ -23,8 +23,7 @@ from gputile.api.well_known import (
     MODEL_LABEL,
 )
 from gputile.core.admission.completion import tolerate
-from gputile.core.admission.legacy_forms import rewrite
-from gputile.core.admission.verdict import apply_patch
+from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.request import RequestError
 from gputile.tools.simulator.node_reports import NodeReport, Subject
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies

@@ -86,6 +86,12 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
             ),
             ["w-a-0", "w-a-1"],
         ),
+        (
+            of_kind(
+                "kueue.x-k8s.io/v1beta1", "Workload", {"podSets": [{"name": "m", "count": 3, "template": TEMPLATE}]}
+            ),
+            ["w-m-0", "w-m-1", "w-m-2"],
+        ),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )

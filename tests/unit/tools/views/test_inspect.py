@@ -55,20 +55,6 @@ def test_no_nodes_and_no_memory_are_no_error() -> None:
     assert details([], 1024).endswith("0/0 (0%)\n")
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_tables_of_details_are_as_wide_as_a_terminal(width: int) -> None:
-    pod = PodSummary(
-        "a-workload-with-a-long-name-5d4f8c7b6-x2x4x", "some-namespace", {0: 1024}, whole=False, asked_mib=1024
-    )
-    shown = node("n", *(gpu(i, 1) for i in range(4)), pods=(pod,))
-    lines = details([shown], 1024, width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert max(map(len, details([shown], 1024).splitlines())) > 80
-    troubled = msgspec.structs.replace(gpu(0, 1), healthy=False)
-    last = summary([node("n" * 50, troubled)], 1024, width).partition("Problems:")[2].splitlines()
-    assert max(map(len, last)) <= width
-
-
 def test_nodes_with_different_gpus_keep_their_columns() -> None:
     text = summary([node("one", gpu(0, 1)), node("gap", gpu(0, 2), gpu(2, 3)), node("none")], 1024)
     heading, one, gap, none = text.splitlines()[:4]
@@ -141,16 +127,6 @@ def test_the_unit_is_the_one_in_force() -> None:
     assert unit_of([node("n", gpu(0, 0), unit=128)], 1024) == 128
     assert unit_of([node("a", unit=128), node("b", unit=1024)], 256) == 256
     assert [unit_name(unit) for unit in (1024, 128, 2048)] == ["GiB", "128MiB", "2GiB"]
-
-
-def test_no_name_gives_the_terminal_orders() -> None:
-    """Names and addresses are those of an API server that need not check them."""
-    red = "\x1b[31mred\x07"
-    pod = PodSummary(red, red, {0: 1024}, whole=False, asked_mib=1024)
-    for text in (summary([node(red, gpu(0, 1))], 1024), details([node(red, gpu(0, 1), pods=(pod,))], 1024)):
-        assert "\x1b" not in text
-        assert "\x07" not in text
-        assert r"\x1b[31mred\x07" in text
 
 
 SHARES = st.lists(

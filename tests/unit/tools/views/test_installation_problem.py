@@ -1,5 +1,6 @@
 """What is wrong with an installation as a whole is named: the object, the rule, and what to do."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -7,21 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.other_groups import Lease
 from gputile.api.workloads import (
     Deployment,
     HelmRevision,
+    Lease,
     RunningPod,
     ServiceAccount,
     WebhookConfiguration,
 )
-from gputile.tools.views.installation_problem import (
+from gputile.tools.views.rollout import (
     InstallationProblem,
+    RolloutState,
     missing_components,
     other_extenders,
+    remedy_of,
     unfinished_releases,
 )
-from gputile.tools.views.rollout import RolloutState, remedy_of
 from gputile.tools.views.status import RolloutPhase, Traces, assess, table, traces_of, with_problems
 
 pytestmark = pytest.mark.requirement("U11")
@@ -94,13 +96,6 @@ def test_only_the_latest_revision_of_our_own_release_counts(revisions: list[Helm
 def account(component: str, **more: str) -> ServiceAccount:
     meta = {"name": f"gputile-{component}", "labels": {"app.kubernetes.io/component": component}, **more}
     return msgspec.convert({"metadata": meta}, ServiceAccount)
-
-
-def test_a_component_that_is_not_there_is_named_by_what_is_left_of_it() -> None:
-    problems = missing_components([deployment("webhook")], [account("agent"), account("webhook")], "")
-    assert [problem.object for problem in problems] == ["agent"]
-    assert phase_with(problems) is RolloutPhase.DEPLOYING
-    assert "helm upgrade" in problems[0].remedy
 
 
 @pytest.mark.parametrize("accounts", [[], [account("scheduler")]], ids=["pruned", "deleted"])
@@ -222,8 +217,12 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     assert remedy(f"{REFUSED}a plugin of a later version does not like it") == ""
 
 
-def lease(name: str, holder: str | None) -> Lease:
-    return msgspec.convert({"metadata": {"name": name}, "spec": {"holderIdentity": holder}}, Lease)
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
+
+
+def lease(name: str, holder: str | None, renewed: str = "2026-07-01T12:00:00.000000Z") -> Lease:
+    spec = {"holderIdentity": holder, "renewTime": renewed}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Lease)
 
 
 def configuration(*webhooks: dict[str, Any]) -> WebhookConfiguration:
@@ -235,13 +234,15 @@ def webhook(namespace: str, name: str = "gpu-pods.gputile.io") -> dict[str, Any]
 
 
 def test_leases_that_somebody_holds() -> None:
-    """One that was released is of a program that has ended, and other Leases are of others."""
+    """One that was released or is not renewed is of a program that has ended, and other Leases are of others."""
     leases = [lease("gputile-controller", "controller"), lease("gputile-extender", ""), lease("other", "x")]
-    assert traces_of(leases, [], "gputile").here == ["controller holds the Lease gputile-controller"]
-    assert traces_of([lease("gputile-extender", None)], [], "gputile") == Traces()
+    seen = ["controller holds the Lease gputile-controller"]
+    assert traces_of(leases, [], "gputile", NOON) == Traces(here=seen, running=True)
+    assert traces_of(leases, [], "gputile", NOON + 3600) == Traces()
+    assert traces_of([lease("gputile-extender", None)], [], "gputile", NOON) == Traces()
 
 
 def test_a_webhook_that_the_api_server_asks() -> None:
     found = [configuration(webhook("gputile"), webhook("gputile")), configuration(webhook("gputile", "x.example.com"))]
-    assert traces_of([], found, "gputile") == Traces(here=["the webhook configuration gputile is there"])
-    assert traces_of([], found, "default") == Traces(elsewhere=["gputile"])
+    assert traces_of([], found, "gputile", NOON) == Traces(here=["the webhook configuration gputile is there"])
+    assert traces_of([], found, "default", NOON) == Traces(elsewhere=["gputile"])

@@ -17,12 +17,11 @@ from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.questions import Moment, what_if
-from gputile.tools.web.records import TileShare
+from gputile.tools.web.questions import Moment
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import gpu_node, pod
-from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, ServedPage, bound, machine, put, served
+from tests.unit.tools.web.pages import CONFIGURATION, PODS, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
@@ -107,21 +106,6 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
         for after in ("", "x", "-1", "9" * 40, "²"):
             async with page.client.stream("GET", "/api/changes", params={"epoch": state["epoch"], "after": after}) as a:
                 assert "reload" in (await anext(a.aiter_lines()))
-
-
-async def test_a_cluster_that_goes_away_and_comes_back() -> None:
-    async with served(machine("a")) as page:
-        await watched(page)
-        page.cluster.refused = dict.fromkeys((NODES, PODS), (503, "ServiceUnavailable"))
-        page.cluster.break_connections()
-        state = await until_state(page, lambda state: state["status"]["trouble"])
-        assert [node["name"] for node in state["nodes"]] == ["a"]
-        put(page.cluster, machine("b"))
-        page.cluster.refused = {}
-        page.cluster.compact()  # what the watches would go on from is forgotten
-        state = await until_state(page, lambda state: len(state["nodes"]) == 2 and not state["status"]["trouble"])
-        put(page.cluster, bound("q", "b"))
-        await until_state(page, lambda state: any(node.get("pods") for node in state["nodes"]))
 
 
 async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,26 +245,6 @@ async def test_a_viewer_that_reads_no_further_is_dropped(monkeypatch: pytest.Mon
                             break
                         await asyncio.sleep(0.05)
         assert len((await page.client.get("/api/state")).content) > 8 << 20, "who reads gets all of it"
-
-
-GIB = 1024
-WHOLE_GPU_POD = b"""
-apiVersion: v1
-kind: Pod
-metadata: {name: new}
-spec:
-  containers: [{name: main, image: example, resources: {limits: {nvidia.com/gpu: 1}}}]
-"""
-OFFERED = {"nvidia.com/gpu": "4", "pods": "110"}
-
-
-@pytest.mark.parametrize(
-    ("replicas", "takes"), [(0, TileShare(0, 15 * GIB, 100)), (4, TileShare(0, 15 * GIB // 4, 25))]
-)
-def test_a_pod_takes_a_whole_gpu_or_its_turn(replicas: int, takes: TileShare) -> None:
-    node = gpu_node("n", sizes=[15 * GIB], replicas=replicas, allocatable=OFFERED)
-    found = what_if(WHOLE_GPU_POD, Moment([node], [], Configuration()))
-    assert [(each.node, each.shares, each.whole) for each in found.pods] == [("n", (takes,), True)]
 
 
 GIB = 1024

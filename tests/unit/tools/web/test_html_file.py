@@ -6,12 +6,9 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from gputile.cli.app import app
-from gputile.tools.web.assets import assets, html_file, one_script
+from gputile.tools.web.assets import assets, html_file
 from gputile.tools.web.records import FeedStatus, NodeTile, PageAnswer
-from tests.localcluster.gputile import EXAMPLES
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -45,29 +42,8 @@ def test_it_loads_nothing_and_runs_its_own_script_alone() -> None:
     assert policy[1].startswith("default-src 'none'; ")
 
 
-def test_names_at_the_top_of_modules_differ() -> None:
-    script = one_script(assets())
-    names = re.findall(r"^(?:async )?(?:const|let|class|function) (\w+)", script, re.MULTILINE)
-    assert len(names) > 50
-    assert sorted(name for name in set(names) if names.count(name) > 1) == []
-    assert not re.search(r"^(?:import|export) ", script, re.MULTILINE)
-    assert all(name in script for name in ("class TileGrid", "class Model", "class WhatIf"))
-
-
 def test_the_browser_is_told_of_all_modules_at_once() -> None:
     """It would find them one after the other, each after an answer of the server."""
     files = assets()
     told = re.findall(r'<link rel="modulepreload" href="/static/([\w.]+)">', files["page.html"].body.decode())
     assert sorted([*told, "main.js"]) == sorted(name for name in files if name.endswith(".js"))
-
-
-def test_a_simulation_as_a_page() -> None:
-    words = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml"), "-f", str(EXAMPLES / "teams.yaml")]
-    result = CliRunner().invoke(app, [*words, "-f", str(EXAMPLES / "too-large.yaml"), "-o", "html"])
-    assert result.exit_code == 3
-    found = DATA.search(result.stdout)
-    assert found
-    page = json.loads(found[1])
-    assert {node["name"] for node in page["nodes"]} >= {"core", "exclusive", "isolated"}
-    assert any(node.get("pods") for node in page["nodes"])
-    assert "fits none of" in page["pending"][0]["waits"]

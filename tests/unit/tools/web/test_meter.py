@@ -43,27 +43,12 @@ def test_an_agent_that_started_again_counts_anew() -> None:
     assert percents == [None, None, 10]
 
 
-def test_a_pod_of_the_same_name_has_no_part_of_its_predecessors_time() -> None:
-    meter = UsageMeter()
-    percents = [
-        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}), {"a/p": made}).pods["a/p"].percent
-        for at_s, seconds, made in ((100.0, 50.0, 1), (110.0, 55.0, 2), (120.0, 56.0, 2))
-    ]
-    assert percents == [None, None, 10]
-
-
 def test_containers_and_gpus_of_a_pod_are_added_up() -> None:
     text = metrics_text({"a/p": 5, "b/p": 7}, {"a/p": 1.5})
     more = text.replace(b'container="c"', b'container="d"').replace(b"gpu_mem", b"x")
     assert agent_reading(text + more) == AgentReading(
         {"a/p": {0: 10}, "b/p": {0: 14}}, {"a/p": 3.0}, {0: 12 + (1 << 20)}
     )
-
-
-def test_memory_of_a_pod_is_told_apart_by_gpu() -> None:
-    text = metrics_text({"a/p": 5})
-    other = text.replace(b'c",gpu="0"', b'c",gpu="1"')
-    assert agent_reading(text + other).pod_bytes == {"a/p": {0: 5, 1: 5}}
 
 
 def test_what_an_agent_serves_of_gpu_time_is_read() -> None:

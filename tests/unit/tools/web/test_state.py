@@ -1,6 +1,5 @@
 """The page follows facts: what a tile says, what closes a node, and what readers of its changes get."""
 
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -10,10 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
-from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation
-from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU, ConditionType
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.state import PageState
@@ -120,22 +116,6 @@ def test_what_a_tile_says() -> None:
     assert [(each.name, each.shares) for each in node.pods] == [("p", (TileShare(0, 4 * GIB, 30),))]
 
 
-def test_a_place_that_is_kept_ends_with_its_time() -> None:
-    gpu = share("GPU-a-0", 15 * GIB)
-    ends = time.time_ns() + 60 * 10**9
-    hold = Reservation("g/1", 1, 1, "a", ends, Allocation((gpu,), {}, GIB, mode="cgpu"))
-    state = PageState(GANGS)
-    state.nodes_replaced([machine("a")])
-    state.pods_replaced([pod("m", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})])
-    state.take_difference()
-    assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
-    assert state.page.pending["default/m"].asks == "asks for 15 GiB on one GPU"
-    state.time_passed(ends)
-    difference = state.take_difference()
-    assert difference.nodes["a"].pods == ()
-    assert not difference.pending
-
-
 def test_a_pod_whose_gpus_nobody_knows_closes_its_node() -> None:
     page = page_of([machine("a")], [pod("lost", node="a", mem=4)])
     node = page.nodes["a"]
@@ -239,3 +219,28 @@ def test_a_claim_shows_on_its_gpu_until_it_is_gone() -> None:
     (tile,) = state.take_difference().nodes.values()
     assert not tile.pods
     assert not any(gpu.booked for gpu in tile.gpus)
+
+
+SMALL = MIG_PREFIX + "1g.5gb"
+
+
+@pytest.mark.requirement("G3")
+def test_a_mig_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
+    state = PageState(Configuration())
+    allocatable = {"pods": "110", SMALL: "4", WHOLE_GPU: "0"}
+    state.node_applied(gpu_node("n", mode="default", sizes=[24 * GIB], allocatable=allocatable))
+
+    def taken() -> int:
+        state.take_difference()
+        tile = state.page.nodes["n"]
+        assert tile.serves == "instances", "also where no whole GPU is offered"
+        return tile.instances[0].booked
+
+    state.pod_applied(pod("a", node="n", asks={SMALL: 1}))
+    for _ in range(2):
+        state.pod_applied(pod("b", node="n", asks={SMALL: 1}))
+    assert taken() == 2
+    state.pod_applied(pod("a", node="n", asks={SMALL: 1}, phase="Succeeded"))
+    assert taken() == 1
+    state.pod_deleted("b")
+    assert taken() == 0

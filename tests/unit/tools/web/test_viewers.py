@@ -23,14 +23,11 @@ from gputile.tools.web.records import (
 )
 from gputile.tools.web.viewers import (
     ALL_RIGHTS,
-    HIDDEN,
     NO_NAMES,
     NotAdmitted,
     Rights,
     Viewers,
     visible_difference,
-    visible_nodes,
-    visible_pending,
     visible_pod_usage,
     visible_usage,
 )
@@ -68,18 +65,6 @@ async def viewers(server: FakeApiServer) -> AsyncIterator[Viewers]:
         found = Viewers(connection, lambda: {"a", "b"})
         yield found
         await found.close()
-
-
-async def test_each_sees_what_it_may_list(users: Users, viewers: Viewers) -> None:
-    admin, team = await viewers.admit("token-admin"), await viewers.admit("token-team")
-    assert admin != team
-    assert await viewers.rights(admin) == ALL_RIGHTS
-    rights = await viewers.rights(team)
-    assert rights == Rights(namespaces=frozenset({"a"}))
-    assert [rights.sees(name) for name in ("a", "b", "")] == [True, False, False]
-    assert await viewers.may_list(team, "events", "a")
-    assert not await viewers.may_list(team, "events", "b")
-    assert not await viewers.may_list("no session", "events", "a")
 
 
 @pytest.mark.parametrize(("token", "status"), [("token-stranger", 401), ("admin", 401), ("token-nobody", 403)])
@@ -183,13 +168,6 @@ NODE = NodeTile(
     "n", "cgpu", gpus=(GpuTile(0, 8192, booked=3072),), pods=(SECRET, OPEN), problems=("theirs/secret waits",)
 )
 PENDING = [PendingPod("theirs", "secret", "1 GiB"), PendingPod("mine", "open", "1 GiB")]
-
-
-def test_blocks_of_others_have_a_size_and_no_name() -> None:
-    (node,) = visible_nodes([NODE], TEAM)
-    assert node.pods == (OPEN, PodTile(HIDDEN, HIDDEN, (TileShare(0, 1024, 30),)))
-    assert node.gpus == NODE.gpus
-    assert visible_pending(PENDING, TEAM) == PENDING[1:]
 
 
 def test_nothing_that_is_sent_has_a_name_of_others() -> None:

@@ -8,10 +8,18 @@ from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.admission.gpu_requests import is_decided
-from gputile.core.devices.gang_membership import GangName, gated
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_size,
+    gated,
+    needed_members,
+    queue_priority,
+    started,
+    together_text,
+    waits,
+)
 from gputile.core.refusal import ReservationRule
-from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
 from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
 
 # A reservation that ends within this part of its time is renewed, before others can take its GPUs.
@@ -66,10 +74,36 @@ class Gang:
         return self.below_min_member and (self.begun or bool(self.reserved))
 
     @property
+    def is_single(self) -> bool:
+        """Whether this is a pod that preempts by itself (``gang_of_one``)."""
+        return not self.name.namespace
+
+    @property
+    def pod(self) -> Pod:
+        """The pod of a gang of one."""
+        (pod,) = self.unreserved
+        return pod
+
+    @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
         """The place in the queue: started gangs first, then by priority and age; last are pods beyond the need."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
+
+
+def gang_of_one(pod: Pod) -> Gang:
+    """Return a pod that preempts by itself as a gang; its name is in no namespace, so no other gang has it."""
+    return Gang(
+        name=GangName("", pod.metadata.uid, by_object=False),
+        size=1,
+        running=0,
+        begun=False,
+        reserved=(),
+        unreserved=(pod,),
+        priority=pod.spec.priority or 0,
+        oldest=pod.metadata.creation_timestamp or "",
+        complete_at=0.0,
+    )
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:

@@ -5,7 +5,7 @@ the gangs after it see them. A gang that does not fit is passed by later ones fo
 what becomes free is kept for it, and gangs behind it start only on nodes that it could not use, until it fits or until
 that has lasted for too long (``GangPatience``). Only one gang at a time has GPUs kept that it cannot use yet, so no
 two gangs wait for each other's. A gang for which pods of lower priority would leave enough has them evicted, and has
-reservations until they have left (``gang_preemption``).
+reservations until they have left (``preemption``).
 """
 
 from collections.abc import Callable, Collection
@@ -13,27 +13,23 @@ from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
-from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
-from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound, GangTurns
+from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
-from gputile.controlplane.controller.pod_preemption import PodPreemption
-from gputile.core.devices.gang_membership import GangName, gang_of, gated
+from gputile.controlplane.controller.preemption import Preemption, PreemptionState
+from gputile.core.devices.allocation import reservation_of
+from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
 from gputile.core.devices.request import RequestError
-from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
-from gputile.core.scheduling.gang_rules import in_line, no_room_text, too_few_text
-from gputile.core.scheduling.gang_victims import GangVictims
 
 _SECOND = 10**9
 
 
 @dataclass(slots=True)
-class _KeptInVain:
+class _ReservedInVain:
     """Since when GPUs are kept for a gang in vain, and when that ended last for having lasted too long."""
 
     since_ns: int | None = None
@@ -52,7 +48,7 @@ class GangPatience:
         self._patience_ns = settings.patience_seconds * _SECOND
         self._keep_ns = settings.keep_seconds * _SECOND
         self._rest_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _KeptInVain] = {}
+        self._accounts: dict[GangName, _ReservedInVain] = {}
         self._noted: set[GangName] = set()
         self._now_ns = 0
 
@@ -77,9 +73,9 @@ class GangPatience:
         """Return whether a gang that was complete at ``complete_at``, in seconds, has let others pass long enough."""
         return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
-    def kept_in_vain(self, gang: GangName, since_ns: int) -> None:
+    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
         """Note, in each round, that GPUs are kept for a gang that does not start; ``since_ns`` is 0 if unknown."""
-        account = self._accounts.setdefault(gang, _KeptInVain())
+        account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])
         self._noted.add(gang)
@@ -90,8 +86,7 @@ _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
 _INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
 _PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
-_ENDED, _TOO_LARGE = EventReason.PREEMPTION_ENDED, EventReason.GANG_TOO_LARGE
-_RENEW_PART = 4  # of the time of a reservation: what ends within it is renewed
+_TOO_LARGE = EventReason.GANG_TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,38 +111,36 @@ class GangPlanner:
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
         self._new_plan_name = new_plan_name
-        self._patience = GangPatience(configuration.gangs)
+        self.patience = GangPatience(configuration.gangs)
         self.reports = GangReports()
-        self._searches = GangSearches()
-        self.evictions = Evictions(configuration)
-        self.preemption = GangPreemption(configuration, self.evictions)
-        self.pods = PodPreemption(configuration, self.evictions, new_plan_name)
+        self.searches = GangSearches()
+        self.preemption = Preemption(configuration, new_plan_name)
+        self.evictions = self.preemption.evictions
         self._refused: dict[GangName, _Refused] = {}
         self._now_ns = 0
-        self._without_room: list[Pod] = []
-        self._starting_on: set[str] = set()
+        self.without_room: list[Pod] = []  # as the last round found; of each gang as many as have to start together
+        self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
         """Return what to write now; ``state`` is a snapshot, which already has it in the end."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
-        self._searches.begin(names, state)
-        self.evictions.begin(state)
-        self.preemption.begin(state, names)
+        self.searches.begin(names, state)
         self.reports.begin(names, state.now_ns)
-        self._patience.begin(names, state.now_ns)
+        self.patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
         turn = GangTurns(state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1)
         result = turn.result
-        starting_on = set[str]()
+        self.preemption.begin(state, names, result)
+        self.starting_on = set()
         for gang in gangs:
             if gang.kept_since_ns and _has_reservation(gang, state):
-                self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
-            starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
+            self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
             if gang.name.by_object and not state.groups_read:
                 # Its size is not known yet: only what has begun goes on.
                 result.waiting += bool(gang.unreserved)
@@ -162,32 +155,15 @@ class GangPlanner:
                 result.waiting += 1
                 if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
                     turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self._patience.kept_in_vain(gang.name, gang.kept_since_ns)
+                    self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
-            self.pods.plan(state, result)
-            result.evictions += self.evictions.rests()
-        self._starting_on = starting_on
+            self.preemption.plan_pods()
+            result.evictions += self.evictions.rest_of_gangs()
         # Gangs that others leave GPUs for are not among those without room.
-        self._without_room = self._searches.without_room(state, self.preemption.plan_of)
+        self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
-            self._searches.all_had_their_turn()
+            self.searches.all_had_their_turn()
         return result
-
-    def without_room(self) -> list[Pod]:
-        """Return the pods for which the last searches found no room, of each gang as many as have to start together."""
-        return self._without_room
-
-    def nodes_with_room(self, gang: GangName) -> set[str]:
-        """Return the nodes on which a gang that lacks room has room for some of its pods, as the last search found."""
-        return self._searches.nodes_with_room(gang)
-
-    def starting_on(self) -> set[str]:
-        """Return the nodes to which pods of gangs are about to be bound, as the last round found."""
-        return self._starting_on
-
-    def rests(self, gang: GangName) -> bool:
-        """Return whether GPUs were kept for a gang in vain for too long, and none are now."""
-        return self._patience.rests(gang)
 
     def abandon(self) -> None:
         """Note that nothing of a round is written, so that all is told again."""
@@ -207,28 +183,34 @@ class GangPlanner:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         state, result = turn.state, turn.result
         if not self._is_complete(gang, turn):
-            self._give_up(gang, "some of its pods are gone", result)
+            if self.preemption.plan_of(gang.name) is not None:
+                self.preemption.give_up(gang, "some of its pods are gone")
             turn.remove(gang)
             return False
         preempting = self.preemption.plan_of(gang.name)
-        if preempting is not None and self._goes_on(gang, preempting, turn):
-            return self.preemption.plan_of(gang.name) is None
+        if preempting is not None:
+            progress = self.preemption.go_on(gang, preempting, turn)
+            if progress is PreemptionState.FREE:
+                self._start(gang, preempting.plan, turn)
+                return True
+            if progress is not PreemptionState.LOST:
+                return False
         refused = self._refused.get(gang.name)
         if refused is not None and refused.pauses(state.now_ns):
             turn.remove(gang)
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
-            self.reports.tell(gang, _WAITING, text, result)
+            self.reports.report(gang, _WAITING, text, result)
             return False
-        if gang.unbegun and self._patience.rests(gang.name):
+        if gang.unbegun and self.patience.rests(gang.name):
             # The reservations that end stay on the pods: so the next leader knows of them, too.
-            self.reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
+            self.reports.report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
         starved = turn.head is None and self._is_starved(gang, turn)
         kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
         try:
-            plan = self._searches.find(gang, turn.closed, state, kept)
+            plan = self.searches.find(gang, turn.closed, state, kept)
         except RequestError as error:
-            self.reports.tell(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
+            self.reports.report(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
             turn.remove(gang)
             return False
         if plan is None:
@@ -237,65 +219,39 @@ class GangPlanner:
         if plan.fits:
             self._start(gang, plan, turn)
             return True
-        if (most := self._searches.too_large(gang)) is not None:
+        if (most := self.searches.too_large(gang)) is not None:
             text = f"{gang.together} find no places: even the empty cluster has room for {most.room}"
-            self.reports.tell(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
+            self.reports.report(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
             turn.remove(gang)
             return False
         found = self.preemption.find(gang, turn.closed)
         if found is not None:
-            self._keep_places(gang, found, turn)
+            plan = self.preemption.reserve(gang, found, turn)
+            leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
+            text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, which others have to leave first{leave}"
+            self.reports.report(gang, _PREEMPTING, text, result, warning=False)
             return False
-        if turn.head is not None and not turn.closed.isdisjoint(self._searches.nodes_alone(gang)):
+        self._wait(gang, plan, turn)
+        return False
+
+    def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
+        """Tell why a gang that does not fit waits; reserve what fits if it has waited too long to be passed again."""
+        if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = f"{gang.together} wait behind gang {turn.head.name}, which has waited too long to be passed again"
-            self.reports.tell(gang, _BEHIND, text, result)
+            self.reports.report(gang, _BEHIND, text, turn.result)
         else:
-            self.reports.tell(gang, _WAITING, no_room_text(gang.together, plan), result)
+            self.reports.report(gang, _WAITING, f"{gang.together} wait: there is room for {plan.room}", turn.result)
         if turn.head is None and self._is_starved(gang, turn):
-            turn.keep_what_fits(gang, plan)
+            turn.reserve_what_fits(gang, plan)
         else:
             turn.remove(gang)
-        return False
 
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
         turn.result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
-        self.reports.tell(gang, _PLANNED, text, turn.result, warning=False)
-
-    # -- places that other pods leave
-
-    def _keep_places(self, gang: Gang, found: GangVictims, turn: GangTurns) -> None:
-        """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
-        plan = self.preemption.reserve(gang, found)
-        turn.plan(gang, plan, len(plan.places), starts=False)
-        leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
-        text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
-        self.reports.tell(gang, _PREEMPTING, text, turn.result, warning=False)
-
-    def _goes_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> bool:
-        """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
-        preemption = self.preemption
-        progress, why = preemption.look(gang, preempting)
-        if progress is PreemptionState.LOST:
-            self._give_up(gang, why, turn.result)
-            return False
-        if progress is PreemptionState.FREE:
-            preemption.drop(gang)
-            self._start(gang, preempting.plan, turn)
-            return True
-        if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
-            turn.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
-        elif evictions := preemption.due(gang):
-            turn.result.evictions.append(evictions)
-        return True
-
-    def _give_up(self, gang: Gang, why: str, result: GangRound) -> None:
-        if self.preemption.plan_of(gang.name) is not None:
-            self.preemption.drop(gang)
-            text = f"gang {gang.name.name}: no places are kept any more that others leave: {why}"
-            result.events.append(GangEvent(gang.unreserved, _ENDED, text))
+        self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
 
     # -- whether a gang may start
 
@@ -304,14 +260,14 @@ class GangPlanner:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
             if turn.state.groups is None:
                 what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self.reports.tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
+            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
         if turn.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.unreserved)
             text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
-            self.reports.tell(gang, _INCOMPLETE, text, turn.result, warning=False)
+            self.reports.report(gang, _INCOMPLETE, text, turn.result, warning=False)
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
@@ -320,8 +276,8 @@ class GangPlanner:
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
         may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
-        waited = self._patience.has_waited(gang.name, gang.complete_at)
-        return may_reserve and complete and waited and self._searches.too_large(gang) is None
+        waited = self.patience.has_waited(gang.name, gang.complete_at)
+        return may_reserve and complete and waited and self.searches.too_large(gang) is None
 
 
 def _has_reservation(gang: Gang, state: ClusterState) -> bool:

@@ -8,15 +8,13 @@ from typing import Final
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import RESERVATION_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts
-from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.scheduling.gang_plan import GangPlan
-from gputile.core.scheduling.gang_rules import in_line
 
 _SECOND = 10**9
 
@@ -117,7 +115,7 @@ class GangTurns:
             ]
         )
 
-    def keep_what_fits(self, gang: Gang, plan: GangPlan) -> None:
+    def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
         """Reserve what fits for a gang that has waited too long, where that is more than it has or some of it ends."""
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
@@ -190,7 +188,7 @@ class GangReports:
         """Tell all events again."""
         self._reported.clear()
 
-    def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
+    def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
         """Add an event to the round, unless the last one of this gang said the same."""
         if reason in _LACKS_GPUS:
             self._lacking_since.setdefault(gang.name, self._now_ns)

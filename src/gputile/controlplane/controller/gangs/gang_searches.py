@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang
-from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.devices.request import RequestError
-from gputile.core.scheduling.gang_kinds import GangCandidate, kinds_of
-from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
-from gputile.core.scheduling.gang_rules import in_line
+from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
 
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 
 from gputile.api.core import ObjectMeta, Pod
-from gputile.api.reasons import EventReason
+from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
 from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
-from gputile.core.devices.reservation import encode_reservation, reservation_of
+from gputile.core.devices.allocation import encode_reservation, reservation_of
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class GangWriter:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
                 memory.was_refused(each, why, error)
                 self._changed()  # others may be chosen, or the places given up
-                for pod in each.told or [victim]:
+                for pod in each.about or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
             memory.was_evicted(each)

@@ -21,8 +21,7 @@ import msgspec
 
 from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import DRIVER, Mode
+from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
@@ -212,7 +211,7 @@ class ClaimsDriver:
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
         self._files.keep_only(found.keys())
-        hold_claims(self._state, found, time.time_ns())
+        hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
@@ -319,8 +318,8 @@ class ClaimsDriver:
         return ""
 
     def _hold(self, claim: PreparedClaim) -> None:
-        hold_claims(self._state, {**self._state.claims, claim.uid: claim}, time.time_ns())
+        hold_claims(self._state, {**self._state.claims, claim.uid: claim})
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
-        hold_claims(self._state, left, time.time_ns())
+        hold_claims(self._state, left)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from gputile.api.core import NodeCondition, node_condition
-from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSliceSpec, device_name
+from gputile.api.well_known import ConditionReason, ConditionType
 from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState

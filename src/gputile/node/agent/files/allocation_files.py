@@ -146,12 +146,12 @@ class NodeFiles:
         return found
 
     def write_record(self, directory: str, record: AllocationRecord) -> None:
-        """Write what an allocation directory has devices of, unless that is another's business by now.
+        """Write the device IDs of an allocation directory, unless that is another's business by now; a claim has none.
 
         Raises:
             OSError: it cannot be written.
         """
-        if self.mine:
+        if record.ids and self.mine:
             write_whole(self.prepare(directory) / RECORD_FILE, RECORD.encode(record).encode(), _PRIVATE)
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
@@ -201,7 +201,8 @@ class NodeFiles:
 
         What a container of one of ``pods``, by their UIDs, was let start with stays, even if no checkpoint tells of it.
         """
-        kept = {*directories, *(name for name in self.usage.names() if self.usage.is_held(name))}
+        kept = set(directories)
+        kept |= {name for name in self.usage.names() if name not in kept and self.usage.is_held(name)}
         others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
         kept |= {name for name in others if (limits := self.limits(name)) is not None and limits.uid in pods}
         for path in self.allocations.iterdir():

@@ -51,7 +51,8 @@ class IsolationMounts:
         self._state = state
         self._host_state = host_state
         self._usage = usage
-        self._content: bytes | None = None
+        self._content = b""
+        self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
         """Return an isolated container's mounts beside its allocation's ``directory``; none where there is no library.
@@ -115,12 +116,12 @@ class IsolationMounts:
         return self._state / path.relative_to(self._host_state) if path.is_relative_to(self._host_state) else path
 
     def _place(self) -> Installed:
-        if self._content is None:
+        if self._own is None:
             self._content = library_path().read_bytes()
-        return place_in(self._state / LIBRARY_DIRECTORY, self._content)
+            self._own = place_in(self._state / LIBRARY_DIRECTORY, self._content)
+        return self._own
 
     def _install(self, installed: Installed) -> None:
         self._place()
-        if self._content is not None:
-            install(installed, self._content)
+        install(installed, self._content)
         must_be_loadable(installed)

@@ -57,7 +57,11 @@ class UsageFiles:
         return self.directory / name
 
     def file(self, name: str) -> Path:
-        return Path(os.path.realpath(self.path(name)))
+        path = self.path(name)
+        try:
+            return self.directory / path.readlink()
+        except OSError:
+            return path
 
     def problem(self) -> str | None:
         """Return why no container may be given a file here, None if one may."""
@@ -104,8 +108,9 @@ class UsageFiles:
         places = self._places()
         if not places:
             return None
-        if path in places.values():
-            return next(place for place, link in places.items() if link == path)
+        own = next((place for place, link in places.items() if link == path.name), None)
+        if own is not None:
+            return own
         for place in self._unused(places):
             inodes = os.statvfs(place)
             # The directory alone. A file without a name is there as long as somebody has it mounted or open.
@@ -114,14 +119,13 @@ class UsageFiles:
         text = f"all {len(places)} places for the files of containers are taken: have more mounted (agent.usageMiB)"
         raise OSError(errno.ENOSPC, text)
 
-    def _places(self) -> dict[Path, Path | None]:
-        """Return each place, and the link of the container that it is for."""
+    def _places(self) -> dict[Path, str | None]:
+        """Return each place, and the name of the container that it is for."""
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
         if not places:
             return {}
-        found = (self.path(each.name) for each in self._files() if each.is_symlink())
-        links = {str(path.readlink()): path for path in found}
+        links = {str(self.path(each.name).readlink()): each.name for each in self._files() if each.is_symlink()}
         return {Path(each): links.get(self._target(Path(each))) for each in places}
 
     def _target(self, place: Path) -> str:
@@ -129,7 +133,7 @@ class UsageFiles:
         return f"../{PLACES}/{place.name}/{USAGE}"
 
     @staticmethod
-    def _unused(places: Mapping[Path, Path | None]) -> Iterator[Path]:
+    def _unused(places: Mapping[Path, str | None]) -> Iterator[Path]:
         """Yield the places that are for no container, without the files that others had there."""
         for place, link in places.items():
             if link is None:

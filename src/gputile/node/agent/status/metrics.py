@@ -27,7 +27,7 @@ from gputile.node.agent.status.usage import (
 from gputile.node.agent.time_shares import policy_of
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
-from gputile.support.metrics import MetricsRegistry
+from gputile.support.telemetry import MetricsRegistry
 from gputile.version import VERSION
 
 _SHARE_DIGITS: Final = 6  # sixteen digits of a third, for each container, are kilobytes of a scrape

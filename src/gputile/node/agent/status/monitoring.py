@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
+from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
 from gputile.support.listening import PortError
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from gputile.api.core import container_ids, ended_containers
+from gputile.api.gpu_time import MOST_SAMPLES, HourLine, HourSample, PodHour
 from gputile.api.quantity import MIB
-from gputile.api.usage_hour import MOST_SAMPLES, HourLine, HourSample, PodHour
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState

@@ -13,7 +13,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.allocation import reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import allocation_text, pod, share

@@ -7,10 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
-from gputile.api.other_groups import PodGroup, PodGroupSpec
-from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
     DAEMON_LABEL,
     GANG_GATE,
     GANG_NAME_LABEL,
@@ -18,15 +15,15 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
+    EventReason,
 )
+from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.reservation import reservation_of
-from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from gputile.kube.objects import Applied, Deleted, Replaced
+from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -198,23 +195,6 @@ def test_a_pod_without_a_gpu_that_waits_takes_part_in_the_plan_of_its_gang() -> 
     assert placed(bench.round()) == ["g-0", "g-1", "g-9"]
 
 
-def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
-    bench = Bench()
-    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
-    at_once(bench.view.node_event(Applied(node("m"))))
-    bench.gang("large", 5, born="2030-03-17T17:46:30Z")
-    bench.gang("small", 1)
-    result = bench.round()
-    assert placed(result) == ["small-0"]
-    assert said(result) == {"large": "GangWaiting", "small": "GangPlanned"}
-    bench.gang("other", 1)
-    late = bench.round(601)
-    assert [name for name in placed(late) if not name.startswith("large")] == []
-    assert len(placed(late)) == 4, "what there is is kept for it; the place of the small one ended, untaken"
-    assert said(late) == {"small": "GangBehind", "other": "GangBehind"}
-    assert not bench.round(602).gates, "but nothing of it starts"
-
-
 def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
     bench = Bench()
     bench.gang("small", 1)
@@ -251,17 +231,6 @@ def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_
     assert len(placed(bench.round(7300))) == 4, "the quota lets the last one in"
 
 
-def test_a_pod_of_a_running_gang_whose_successor_a_quota_refuses_delays_nobody() -> None:
-    bench = Bench()
-    for i in range(3):
-        text = allocation_text(share(f"GPU-n-{i}", 4096))
-        runs = member("g", i, 4, node="n", labels=_labels("g", 4))
-        meta = msgspec.structs.replace(runs.metadata, annotations={ALLOCATION_ANNOTATION: text})
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(runs, metadata=meta))))
-    bench.gang("other", 1)
-    assert placed(bench.round(7200)) == ["other-0"]
-
-
 def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     bench = Bench()
     bench.gang("g", 2)
@@ -284,60 +253,6 @@ def test_a_pod_group_says_the_size() -> None:
     assert placed(bench.round()) == ["job-0", "job-1"]
     bench.view.group_event(Deleted(group))
     assert not bench.round().gates, "a gang of unknown size goes no further"
-
-
-def begun(bench: Bench, labels: dict[str, str]) -> list[Pod]:
-    """A gang of three of which one pod runs, and two still have their gates; return these as they were stored."""
-    bench.view.group_event(Replaced([GROUP]))
-    bench.gang("job", 3, labels=labels)
-    stored = [bench.view.expect(w.pod, w.reservation) for each in bench.round().reservations for w in each]
-    (first,) = [each for each in stored if (hold := reservation_of(each)) is not None and hold.first]
-    at_once(bench.view.pod_event(Applied(running(first))))
-    return [each for each in stored if each is not first]
-
-
-def running(reserved: Pod) -> Pod:
-    """The pod as it is bound to the place that is reserved for it."""
-    hold = reservation_of(reserved)
-    assert hold is not None
-    assert hold.allocation is not None
-    annotations = reserved.metadata.annotations | {ALLOCATION_ANNOTATION: encode_allocation(hold.allocation)}
-    meta = msgspec.structs.replace(reserved.metadata, annotations=annotations, resource_version="9")
-    return msgspec.structs.replace(
-        reserved, metadata=meta, spec=msgspec.structs.replace(reserved.spec, node_name=hold.node, scheduling_gates=())
-    )
-
-
-GROUP = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(3))
-NO_MEMBERS = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(0))
-
-
-@pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS), Replaced([]), None])
-def test_a_plan_that_has_begun_goes_on_whatever_becomes_of_its_pod_group(event: WatchEvent[PodGroup] | None) -> None:
-    """The PodGroup, or its kind, is deleted between two Bindings of one gang."""
-    bench = Bench()
-    left = begun(bench, {POD_GROUP_LABEL: "job"})
-    if event is not None:
-        bench.view.group_event(event)
-    else:
-        bench.view.no_groups()
-    found = bench.round(1)
-    assert not found.reservations, "others would get the GPUs, and the gang would run in part"
-    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
-    late = bench.round(100)
-    assert placed(late) == sorted(each.metadata.name for each in left), "what is reserved ends later"
-
-
-@pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS)])
-def test_a_plan_that_has_not_begun_ends_with_its_pod_group(event: WatchEvent[PodGroup]) -> None:
-    bench = Bench()
-    bench.view.group_event(Replaced([GROUP]))
-    bench.gang("job", 3, labels={POD_GROUP_LABEL: "job"})
-    bench.round()
-    bench.view.group_event(event)
-    found = bench.round(1)
-    assert not found.gates
-    assert [w.reservation for each in found.reservations for w in each] == [None] * 3
 
 
 def test_a_request_that_breaks_a_rule_is_named() -> None:

@@ -5,9 +5,9 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
-from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.core.devices.reservation import reservation_of
+from gputile.api.workloads import PodGroup, PodGroupSpec
+from gputile.core.devices.allocation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
@@ -156,4 +156,4 @@ async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
-    assert not bench.planner.without_room()
+    assert not bench.planner.without_room

@@ -77,10 +77,10 @@ def test_no_nodes_are_asked_for_gangs_that_would_have_room_but_for_it() -> None:
     bench = Bench({}, types=("pool=y",))
     bench.comes("b", {}, units=2)
     bench.round(STARVED + 1)
-    assert {each.metadata.name for each in bench.gangs.without_room()} == {"a-0", "a-1"}
+    assert {each.metadata.name for each in bench.gangs.without_room} == {"a-0", "a-1"}
     bench.put(runs("r2", "nx", 0, 4), runs("r3", "nx", 1, 4))
     bench.gangs_round(STARVED + 15)
-    names = {each.metadata.name for each in bench.gangs.without_room()}
+    names = {each.metadata.name for each in bench.gangs.without_room}
     assert names == {"a-0", "a-1", "b-0", "b-1"}, "others have taken the room"
 
 

@@ -57,30 +57,6 @@ def rounds(
 
 
 @pytest.mark.anyio
-async def test_news_that_come_while_a_round_is_planned_are_known_before_it_is_written() -> None:
-    """One of the pods is bound meanwhile: nothing is written for its gang, and the other one is planned anew."""
-    bench, updates, writer = Bench(), UpdateQueue(), Starting()
-    bench.gang("g", 2)
-
-    async def compute(plan: Callable[[], RoundPlans]) -> RoundPlans:
-        plans = plan()
-        bound = member("g", 0, 2, version="2", node="n")
-        updates.put(lambda: bench.view.pod_event(Applied(bound)))
-        await updates.drained()
-        return plans
-
-    async with asyncio.TaskGroup() as group:
-        taking = group.create_task(updates.run())
-        plans = await rounds(bench, writer, updates, compute).run_round()
-        taking.cancel()
-    assert plans.gangs is not None
-    assert placed(plans.gangs) == ["g-0", "g-1"]
-    assert writer.happened == []
-    (booking,) = bench.view.ledger.bookings()
-    assert (booking.name, booking.node, booking.reserved) == ("g-0", "n", False)
-
-
-@pytest.mark.anyio
 async def test_the_loop_goes_on_while_a_round_is_planned_in_the_worker_thread() -> None:
     """The plan waits for something that only the loop can do."""
     bench, told = Bench(), threading.Event()

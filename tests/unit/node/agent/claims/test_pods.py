@@ -32,7 +32,7 @@ MACHINE = machine([8192, 8192])
 def row(state: AllocationState, name: str, *given: Given) -> PreparedClaim:
     """Prepare a claim of the pod ``pod``, and let it hold what it has."""
     found = prepared_claim(state, allocated(name, *given), NODE, 7)
-    hold_claims(state, {**state.claims, found.uid: found}, 0)
+    hold_claims(state, {**state.claims, found.uid: found})
     return found
 
 

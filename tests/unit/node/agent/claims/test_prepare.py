@@ -124,7 +124,7 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     first = prepared(state, allocated("c", Given("gpu-0-mig-1", {})))
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
-    hold_claims(state, {first.uid: first}, 0)
+    hold_claims(state, {first.uid: first})
     assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
     assert "held by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
@@ -133,7 +133,7 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     instances = [MigInstance("MIG-1", "1g.10gb", 9728, 3, 0), MigInstance("MIG-2", "1g.10gb", 9728, 4, 0)]
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
-    hold_claims(state, {both.uid: both}, 0)
+    hold_claims(state, {both.uid: both})
     held = bookings_of(state)
     assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
     assert held.instances == {"MIG-1": 1, "MIG-2": 1}
@@ -182,7 +182,7 @@ def test_a_node_of_extended_resources_prepares_nothing() -> None:
 def held(state: AllocationState, name: str, given: Given) -> PreparedClaim:
     uid = f"uid-{name}"
     found = prepared(state, allocated(name, given, pods=(name,)))
-    hold_claims(state, {**state.claims, uid: found}, 0)
+    hold_claims(state, {**state.claims, uid: found})
     return found
 
 

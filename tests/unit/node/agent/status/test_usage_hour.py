@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.usage_hour import HourSample
+from gputile.api.gpu_time import HourSample
 from gputile.api.well_known import Mode
 from gputile.node.agent.device_table import PodContainer
 from gputile.node.agent.status.usage import ContainerUse, GpuTimes, UsageHour

@@ -1,0 +1,181 @@
+"""Defines what the API server asks of admission and kube-scheduler of its extender, and the answers.
+
+The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs carry no JSON tags: keys are Go's field
+names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
+"""
+
+import base64
+
+import msgspec
+
+from gputile.api.core import Pod
+
+
+class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
+    """Keys in Go's spelling."""
+
+
+class ExtenderArgs(_ExtenderMessage):
+    """What ``filter`` and ``prioritize`` get. ``node_names`` is None unless the extender is nodeCacheCapable."""
+
+    pod: Pod
+    node_names: list[str] | None = None
+
+
+class FilterResult(_ExtenderMessage):
+    """The answer to ``filter``. What is in ``failed_and_unresolvable_nodes`` is not worth preempting for."""
+
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(_ExtenderMessage):
+    """One node's score, 0 to 10, in the answer to ``prioritize``."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(_ExtenderMessage):
+    """What ``bind`` gets."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class ExtenderBindingResult(_ExtenderMessage):
+    """The answer to ``bind``; an empty error means that the pod is bound."""
+
+    error: str = ""
+
+
+class MetaPod(_ExtenderMessage):
+    """A victim by its UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(_ExtenderMessage):
+    """The victims on one node, and how many PodDisruptionBudgets their eviction violates."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class Victims(_ExtenderMessage):
+    """As ``MetaVictims``, with whole pods: what an extender gets that is not nodeCacheCapable."""
+
+    pods: list[Pod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class ExtenderPreemptionArgs(_ExtenderMessage):
+    """What ``preempt`` gets: for each candidate node the victims that the in-tree plugins chose."""
+
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(_ExtenderMessage):
+    """The answer to ``preempt``: always by UID."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+
+
+class _ReviewMessage(msgspec.Struct, rename="camel", kw_only=True):
+    """Common settings of the messages; fields that are not read are skipped."""
+
+
+class UserInfo(_ReviewMessage):
+    """Who asks (authentication.k8s.io/v1 UserInfo)."""
+
+    username: str = ""
+    groups: list[str] = []
+
+
+class GroupVersionKind(_ReviewMessage):
+    """metav1.GroupVersionKind."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class GroupVersionResource(_ReviewMessage):
+    """metav1.GroupVersionResource."""
+
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class AdmissionRequest(_ReviewMessage):
+    """What is to be admitted. ``object`` and ``old_object`` stay text until it is known what they are."""
+
+    uid: str
+    kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
+    resource: GroupVersionResource = msgspec.field(default_factory=GroupVersionResource)
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    operation: str = ""
+    user_info: UserInfo = msgspec.field(default_factory=UserInfo)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class AdmissionReview(_ReviewMessage):
+    """What the API server sends."""
+
+    api_version: str
+    kind: str
+    request: AdmissionRequest | None = None
+
+
+class _ReviewStatus(_ReviewMessage, omit_defaults=True):
+    message: str
+    reason: str = ""
+    code: int = 0
+
+
+class _Response(_ReviewMessage, omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: _ReviewStatus | None = None
+    patch_type: str = ""
+    patch: str = ""
+    warnings: list[str] = []
+
+
+class _ReviewAnswer(_ReviewMessage):
+    response: _Response
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ()) -> bytes:
+    """Return the answer that lets the request through; ``patch`` is a JSON patch, empty for none."""
+    response = _Response(uid=uid, allowed=True, warnings=list(warnings))
+    if patch:
+        response.patch_type, response.patch = "JSONPatch", base64.b64encode(patch).decode()
+    return _ENCODER.encode(_ReviewAnswer(response=response))
+
+
+def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
+    """Return the answer that refuses the request as Invalid (422), as the API server does for its own rules."""
+    status = _ReviewStatus(message=message, reason="Invalid", code=422)
+    return _ENCODER.encode(
+        _ReviewAnswer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings)))
+    )

@@ -1,0 +1,197 @@
+"""Defines the records that ``-o json`` prints, with camelCase keys as Kubernetes has them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gputile.api.wording import described
+from gputile.tools.views.inspect import NodeSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.well_known import Mode
+    from gputile.core.devices.allocation import Allocation
+    from gputile.tools.simulator.outcomes import ToldOutcome
+    from gputile.tools.simulator.scenario import Scenario
+    from gputile.tools.simulator.simulation import PodOutcome, Simulation
+    from gputile.tools.simulator.what_if import Fit
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """A simulation that is over, with ``count`` copies of more pods where they were asked for.
+
+    ``before`` are the nodes as they are, where the simulation sets them all to ``mode``.
+    """
+
+    simulation: "Simulation"
+    scenario: "Scenario"
+    outcomes: "list[PodOutcome]"
+    count: "Fit | None" = None
+    before: "Sequence[NodeSummary] | None" = None
+    mode: "Mode | None" = None
+
+    @property
+    def placement(self) -> str:
+        """The placement policy that it was decided by."""
+        return self.simulation.configuration.placement
+
+    @property
+    def placed(self) -> int:
+        """How many of the pods have a place."""
+        return sum(outcome.node is not None for outcome in self.outcomes)
+
+    @property
+    def nodes(self) -> "list[NodeSummary]":
+        """The nodes with what is on their GPUs."""
+        from gputile.tools.views.inspect import ledger_summaries
+
+        return ledger_summaries(self.simulation.ledger)
+
+
+class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``gputile version -o json``."""
+
+    version: Annotated[str, described("The version of gputile.")]
+
+
+class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``gputile inspect -o json``. ``unit_mib`` is the memory unit that the table counts in."""
+
+    unit_mib: Annotated[int, described("The memory unit that the table counts in, MiB.")]
+    nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
+
+
+class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU that a pod gets, and how much of it; ``percent`` of compute only where that is not all."""
+
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    uuid: Annotated[str, described("The GPU's UUID.")]
+    mib: Annotated[int, described("What the pod gets of its memory, MiB.")]
+    units: Annotated[int, described("The same in memory units.")]
+    percent: Annotated[
+        int | UnsetType, described("What it gets of its compute, per cent; absent where compute is not divided.")
+    ] = UNSET
+
+
+class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What was decided about a pod; ``node`` is null where it has no place.
+
+    ``others`` are the names of equal pods of which the same is to be said.
+    """
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    pod: Annotated[str, described("The pod's name.")]
+    node: Annotated[str | None, described("The node, null where the pod has no place.")]
+    gpus: Annotated[list[DecidedGpu], described("The GPUs that it gets.")]
+    reason: Annotated[str, described("Why so.")]
+    others: Annotated[
+        list[str] | UnsetType,
+        described("The names of equal pods of which the same is to be said; absent where there are none."),
+    ] = UNSET
+
+
+class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How many ``copies`` of ``pods`` pods fit besides, on which nodes, and why no more; null where the count ended."""
+
+    copies: Annotated[int, described("How many more times the pods fit.")]
+    pods: Annotated[int, described("How many pods one copy has.")]
+    nodes: Annotated[dict[str, int], described("How many of the pods each node takes, by node.")]
+    stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
+
+
+class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that leaves for pods of higher priority; ``node`` is null where it loses a reservation only."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    pod: Annotated[str, described("The pod's name.")]
+    priority: Annotated[int, described("Its priority.")]
+    node: Annotated[str | None, described("The node that it is on, null where it only loses a reservation.")]
+    preemptors: Annotated[list[str], described("The pods that it leaves for, as namespace/name.")]
+
+
+class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The same, decided by another placement policy."""
+
+    placement: Annotated[str, described("The other placement policy.")]
+    decisions: Annotated[list[DecisionAnswer], described("What was decided by it.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit then.")] = UNSET
+
+
+class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """``gputile simulate -o json``."""
+
+    decisions: Annotated[list[DecisionAnswer], described("What was decided, pod by pod.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
+    compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the same by another policy.")] = UNSET
+    preempted: Annotated[
+        list[VictimAnswer] | UnsetType,
+        described("The pods that leave for pods of higher priority; absent where none does."),
+    ] = UNSET
+    before: Annotated[
+        list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")
+    ] = UNSET
+
+
+def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
+    """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
+    answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
+    if result.simulation.victims:
+        victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)
+        preempted = [
+            VictimAnswer(meta.namespace, meta.name, spec.priority or 0, spec.node_name or None, list(preemptors))
+            for meta, spec, preemptors in victims
+        ]
+        answer = msgspec.structs.replace(answer, preempted=preempted)
+    if result.before is not None:
+        answer = msgspec.structs.replace(answer, before=list(result.before))
+    if other is None:
+        return answer
+    decisions, fit = _decisions(other), _fit(other)
+    compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
+    return msgspec.structs.replace(answer, compared=compared)
+
+
+def _fit(result: SimulationResult) -> FitAnswer | UnsetType:
+    count = result.count
+    if count is None:
+        return UNSET
+    nodes, stopped_by = dict(sorted(count.nodes.items())), count.stopped_by or None
+    return FitAnswer(copies=count.copies, pods=count.pods, nodes=nodes, stopped_by=stopped_by)
+
+
+def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
+    from gputile.tools.simulator.outcomes import together
+
+    return [_decision(told) for told in together(result.outcomes)]
+
+
+def _decision(told: "ToldOutcome") -> DecisionAnswer:
+    outcome = told.outcome
+    meta = outcome.pod.metadata
+    return DecisionAnswer(
+        namespace=meta.namespace,
+        pod=meta.name,
+        node=outcome.node,
+        gpus=_gpus(outcome.allocation) if outcome.allocation else [],
+        reason=outcome.reason,
+        others=list(told.others) or UNSET,
+    )
+
+
+def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
+    return [
+        DecidedGpu(
+            share.index,
+            share.uuid,
+            share.mib,
+            share.mib // allocation.unit_mib,
+            share.percent if share.percent and not allocation.whole else UNSET,
+        )
+        for share in allocation.gpus
+    ]

@@ -1,0 +1,308 @@
+"""Runs the services: ``gputile agent`` on GPU nodes, ``extender``, ``controller``, ``webhook``."""
+
+import ipaddress
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.api.well_known import CONTROLLER_LEASE
+from gputile.cli.configuration import read_configuration
+from gputile.cli.options import Context, namespace, option, takes
+from gputile.cli.running import run_service
+from gputile.cli.terminal import fail
+from gputile.support.telemetry import LogFormat, set_up_logging
+
+if TYPE_CHECKING:
+    from gputile.kube.config import Access
+    from gputile.support.listening import TlsFiles
+
+
+ServiceKubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's, then the pod's own.")]
+FollowedConfig = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; followed.")]
+Identity = Annotated[str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")]
+LeaseNamespace = Annotated[
+    str | None, option("NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace)
+]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
+    """Return how the API server is reached; leave the program where nothing says it."""
+    from gputile.kube.config import load_access
+    from gputile.kube.errors import ConfigError
+
+    try:
+        return load_access(kubeconfig, context)
+    except ConfigError as error:
+        fail(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What the command line asks, in the order of the help."""
+
+    node_name: Annotated[str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")] = ""
+    config: FollowedConfig = None
+    kubeconfig: ServiceKubeconfig = None
+    context: Context = None
+    device_plugin_dir: Annotated[Path, option("DIR", "Where kubelet.sock is.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    )
+    pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = Path(
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    state_dir: Annotated[Path, option("DIR", "Where the agent keeps its state, on the host.")] = Path(
+        "/var/lib/gputile"
+    )
+    host_state_dir: Annotated[Path | None, option("DIR", "The same directory as the host names it, if otherwise.")] = (
+        None
+    )
+    usage_dir: Annotated[
+        Path, option("DIR", "Where containers count what they hold; mounted nosuid, same on the host.")
+    ] = Path("/run/gputile")
+    cdi_dir: Annotated[Path | None, option("DIR", "Give devices by CDI too; /var/run/cdi for most runtimes.")] = None
+    host_root: Annotated[Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")] = Path("/")
+    machine_root: Annotated[Path, option("DIR", "Where /sys, /proc and /dev tell of the GPUs.")] = Path("/")
+    rest: Annotated[
+        bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
+    ] = True
+    health_port: Annotated[
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
+    ] = 0
+    log_format: LogFormatOption = LogFormat.JSON
+    verbose: Verbose = False
+
+
+@takes(AgentOptions)
+def agent(options: AgentOptions) -> None:
+    """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
+    from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
+
+    name = options.node_name or os.uname().nodename
+    read_configuration(options.config)
+    access_to(options.kubeconfig, options.context)
+    try:
+        options.state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--state-dir {options.state_dir}: {error.strerror}")
+    places = HostPaths(
+        options.device_plugin_dir,
+        options.pod_resources_socket,
+        options.state_dir,
+        options.host_state_dir,
+        options.cdi_dir,
+        options.host_root,
+        options.usage_dir,
+    )
+    settings = AgentSettings(
+        name,
+        places,
+        options.config,
+        options.kubeconfig,
+        options.context,
+        options.health_port,
+        options.log_format,
+        options.verbose,
+    )
+    gateway = ["-m", "gputile.node.gateway", f"--log-format={options.log_format.value}", f"--claim-file={places.claim}"]
+    gateway += [f"--device-plugin-dir={options.device_plugin_dir}"]
+    gateway += [f"--pod-resources-socket={options.pod_resources_socket}"]
+    gateway += ["--verbose"] if options.verbose else []
+    encoded = encode_settings(settings)
+    command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.node.agent", encoded]
+    if options.rest:
+        leave = [sys.executable, "-m", "gputile.node.agent.node_status", encoded]
+        resting = [
+            "-m",
+            "gputile.node.idle",
+            str(options.machine_root),
+            str(options.health_port),
+            json.dumps(leave),
+        ]
+        command = [sys.executable, *resting, *command]
+    # This process becomes the other: what the command line needed is not kept in memory.
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOptions:
+    """What the command line asks, in the order of the help."""
+
+    config: FollowedConfig = None
+    lease_namespace: LeaseNamespace = None
+    lease: Annotated[str, option("NAME", "The Lease's name.")] = CONTROLLER_LEASE
+    health_port: Annotated[
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
+    ] = 8082
+    kubeconfig: ServiceKubeconfig = None
+    context: Context = None
+    identity: Identity = None
+    lease_seconds: Annotated[
+        int, option("SECONDS", "How long a replica that died blocks the next.", min=2, max=600)
+    ] = 15
+    log_format: LogFormatOption = LogFormat.JSON
+    verbose: Verbose = False
+
+
+@takes(ControllerOptions)
+def controller(options: ControllerOptions) -> None:
+    """Taint GPU nodes, tell of nodes whose agent is silent, and start gangs whole or not at all.
+
+    One replica acts at a time, by the Lease; the others stand by. Ends on SIGTERM.
+    """
+    from gputile.controlplane.controller.controller import ControllerSettings, serve
+    from gputile.controlplane.leader_election import default_identity
+
+    configuration = read_configuration(options.config)
+    access = access_to(options.kubeconfig, options.context)
+    set_up_logging(options.log_format, options.verbose)
+    settings = ControllerSettings(
+        namespace=options.lease_namespace or access.namespace,
+        lease=options.lease,
+        identity=options.identity or default_identity(),
+        lease_seconds=options.lease_seconds,
+        health_port=options.health_port,
+        config=options.config,
+    )
+    run_service(serve(access, configuration, settings))
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderOptions:
+    """What the command line asks, in the order of the help."""
+
+    host: Annotated[str, option("ADDRESS", "Address to listen on; other than loopback needs TLS.")] = "127.0.0.1"
+    port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
+    config: FollowedConfig = None
+    kubeconfig: ServiceKubeconfig = None
+    context: Context = None
+    identity: Identity = None
+    lease_namespace: LeaseNamespace = None
+    lease_seconds: Annotated[
+        int, option("SECONDS", "How long a replica that died blocks the next; 0: no Lease.", min=0, max=600)
+    ] = 15
+    events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True
+    health_port: Annotated[
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; on every address; 0: none.", min=0, max=65535)
+    ] = 0
+    tls_cert: Annotated[Path | None, option("FILE", "Serve HTTPS with it.")] = None
+    tls_key: Annotated[Path | None, option("FILE", "Its key.")] = None
+    client_ca: Annotated[Path | None, option("FILE", "Admit clients with a certificate of this CA only.")] = None
+    log_format: LogFormatOption = LogFormat.JSON
+    verbose: Verbose = False
+
+
+@takes(ExtenderOptions)
+def extender(options: ExtenderOptions) -> None:
+    """Answer kube-scheduler: which nodes a pod fits, how good they are, which GPUs it gets, and bind it.
+
+    Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
+    the Bindings that are under way.
+    """
+    from gputile.controlplane.extender.server import ExtenderSettings, serve
+    from gputile.controlplane.leader_election import default_identity
+
+    configuration = read_configuration(options.config)
+    tls = _tls(options)
+    access = access_to(options.kubeconfig, options.context)
+    set_up_logging(options.log_format, options.verbose)
+    settings = ExtenderSettings(
+        host=options.host,
+        port=options.port,
+        tls=tls,
+        identity=options.identity or default_identity(),
+        lease_namespace=options.lease_namespace or "",
+        lease_seconds=options.lease_seconds,
+        events=options.events,
+        config=options.config,
+        health_port=options.health_port,
+    )
+    run_service(serve(access, configuration, settings))
+
+
+def _tls(options: ExtenderOptions) -> "TlsFiles | None":
+    """Return the files to serve HTTPS with, None for HTTP on loopback; leave the program where they cannot be used."""
+    from gputile.support.listening import TlsFiles, UnusableTls
+
+    certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
+    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
+        fail("--tls-cert and --tls-key go together, and --client-ca goes with them")
+    for file in (certificate, key, client_ca):
+        if file is not None and not file.is_file():
+            fail(f"{file}: no such file")
+    if certificate is None or key is None:
+        if not _is_loopback(options.host):
+            remedy = "give --tls-cert and --tls-key; --client-ca admits kube-scheduler only"
+            fail(f"--host {options.host} is not loopback: {remedy}")
+        return None
+    tls = TlsFiles(certificate, key, client_ca)
+    try:
+        tls.context()
+    except UnusableTls as error:
+        fail(str(error))
+    return tls
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """What the command line asks, in the order of the help."""
+
+    installed_in: Annotated[
+        str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
+    ]
+    service: Annotated[str, option("NAME", "The Service that the API server reaches it by.")]
+    secret: Annotated[str, option("NAME", "The Secret with its certificate, which is made if missing.")]
+    configuration: Annotated[str, option("NAME", "Name of both webhook configurations; their caBundle is kept.")]
+    config: FollowedConfig = None
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
+    port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443
+    health_port: Annotated[int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)] = (
+        8083
+    )
+    dns_name: Annotated[
+        list[str] | None,
+        option("NAME", "A further DNS name or address in the certificate; may be given several times."),
+    ] = None
+    kubeconfig: ServiceKubeconfig = None
+    context: Context = None
+    log_format: LogFormatOption = LogFormat.JSON
+    verbose: Verbose = False
+
+
+@takes(WebhookOptions)
+def webhook(options: WebhookOptions) -> None:
+    """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
+
+    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are
+    still on their way.
+    """
+    from gputile.controlplane.webhook.server import WebhookSettings, serve
+
+    read_configuration(options.config)
+    access = access_to(options.kubeconfig, options.context)
+    set_up_logging(options.log_format, options.verbose)
+    settings = WebhookSettings(
+        namespace=options.installed_in,
+        service=options.service,
+        secret=options.secret,
+        configuration=options.configuration,
+        host=options.host,
+        port=options.port,
+        health_port=options.health_port,
+        names=tuple(options.dns_name or ()),
+        config=options.config,
+    )
+    run_service(serve(access, settings))

@@ -1,0 +1,118 @@
+"""Makes commands of functions of their options, and defines the options that several commands have."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import update_wrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from gputile.api.wording import broken_label_name
+from gputile.cli.terminal import Output, fail, note
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+Options = TypeVar("Options", bound="DataclassInstance")
+FOR_EVER_S: Final = 1e6  # eleven days; poll(2) counts no more than twenty-four
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of a time as kubectl takes it: 10s, 1m30s, 500ms, or seconds; 0 is without a limit.
+
+    Leaves the program where it is none.
+    """
+    if text.isascii() and text.isdigit():
+        seconds = float(text)
+    elif text and not _PART.sub("", text):
+        seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+    else:
+        fail(f"--request-timeout {text}: say a time as 10s, 1m30s or 500ms; 0 waits for ever")
+    return min(seconds or FOR_EVER_S, FOR_EVER_S)
+
+
+def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
+    """Return a decorator that makes a command of a function of ``options``, a dataclass.
+
+    Each field becomes an option: its annotation is what a parameter of a command would have, its default the option's.
+    A field without a default is an option that has to be given. Inherited fields come last in the help.
+    """
+    known = {each.name: each for each in fields(options)}
+    names = dict.fromkeys(name for kind in options.__mro__ for name in inspect.get_annotations(kind))
+    parameters = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=each.type,
+        )
+        for each in map(known.__getitem__, names)
+    ]
+
+    def decorate(function: Callable[[Options], None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            function(options(**given))
+
+        update_wrapper(command, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        command.__dict__["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return decorate
+
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option of a command whose help is ``text``; without ``names`` it is called as its parameter is."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
+    """Return the name that an option gives; leave the program where no namespace can have it. "" is for none."""
+    if name and (why := broken_label_name(name)):
+        fail(f"{option.opts[0]}: {why}")
+    return name
+
+
+def namespace_option(text: str) -> Any:
+    """Return the option ``--namespace`` of a command, with ``text`` as its help."""
+    return option("NAMESPACE", text, "--namespace", "-n", callback=namespace)
+
+
+def _time(text: str) -> str:
+    """Return a time that was given; leave the program where it is none, also where no API server is asked."""
+    if text != REQUEST_TIMEOUT:
+        duration_s(text)
+    return text
+
+
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
+Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
+Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
+Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
+Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
+
+REQUEST_TIMEOUT = "10s"
+RequestTimeout = Annotated[
+    str, option("TIME", "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.", callback=_time)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How a live cluster is reached; the options of a command that reads one are a subclass."""
+
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT
+
+    def not_used(self) -> None:
+        """Say which of the options that name a live cluster count for nothing, since files describe the cluster."""
+        named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
+        for name, value in named.items():
+            if value is not None:
+                note(f"{name} is ignored: the cluster is the one in the files of --cluster")

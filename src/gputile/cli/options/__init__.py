@@ -1,1 +1,0 @@
-"""Defines the options that several commands have, and completes their values."""

@@ -1,1 +1,0 @@
-"""Prints what commands have found, in every format."""

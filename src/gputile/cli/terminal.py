@@ -1,0 +1,320 @@
+"""Prints results on stdout and all else on stderr, as wide and coloured as a terminal can show.
+
+``Progress`` shows on one line of a terminal what a long command does; elsewhere it prints a note or nothing. A thread
+writes it, so that it shows while the work is in one long step. It hides no cursor and owns no terminal: an interrupt
+may end the process at any moment.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TextIO, TypeVar
+
+import typer
+
+from gputile.tools.views.terminal_text import columns_of, first_rows, inert, shortened, table, wrapped
+
+if TYPE_CHECKING:
+    from gputile.api.core import Pod
+    from gputile.tools.simulator.remedies import Remedy
+    from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
+    from gputile.tools.views.inspect import NodeSummary
+
+_BREAKS: Final = frozenset("\x85\u2028\u2029")  # ends of lines for YAML 1.1: only escaped they stay what they are
+_UNFOLDED: Final = 1_000_000  # columns: a sentence stays one line
+
+
+class ExitCode(IntEnum):
+    """What a command leaves with; ``docs/generator/reasons.toml`` says what each means."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_INPUT = 2  # also the code of typer's own usage errors
+    NOT_AS_ASKED = 3
+
+
+BAD_INPUT = ExitCode.BAD_INPUT
+NOT_PLACED = ExitCode.NOT_AS_ASKED
+
+
+class Output(StrEnum):
+    """Formats of commands that show the cluster."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_data(self) -> bool:
+        """Whether programs read it."""
+        return self is not Output.TABLE
+
+
+class DecisionFormat(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    INSPECT = "inspect"
+    JSON = "json"
+    YAML = "yaml"
+    HTML = "html"
+
+
+def coloured(stream: TextIO) -> bool:
+    """Return whether to write colours: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
+
+
+def obeys_codes(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that obeys codes."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
+    """Print an error and leave with ``code``."""
+    typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr))
+    typer.echo(_harmless(message), err=True)
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """Print something that is worth knowing and stops nobody."""
+    typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
+    typer.echo(_harmless(message), err=True)
+
+
+def _harmless(message: str) -> str:
+    """Return the lines of a message, which may quote what others wrote, without what a terminal would obey."""
+    return "\n".join(map(inert, message.split("\n")))
+
+
+def write(text: str) -> None:
+    """Print a result."""
+    typer.echo(text, nl=False, color=True)  # as it is: who drew it has asked whether there are colours
+
+
+def write_json(value: Any) -> None:
+    """Print a result as JSON that people can read too."""
+    import msgspec
+
+    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def write_data(value: Any, output: Output) -> None:
+    """Print a result for programs."""
+    (write_yaml if output is Output.YAML else write_json)(value)
+
+
+def write_yaml(value: Any) -> None:
+    """Print a result as YAML, with the keys that its JSON has."""
+    import msgspec
+
+    write(yaml_text([msgspec.json.decode(msgspec.json.encode(value))]))
+
+
+def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
+    """Return the documents, of plain values, as YAML; lines longer than ``width`` columns are folded.
+
+    Texts have quotes where PyYAML or Kubernetes would read something else without: "1e5", "08" and "y".
+    """
+    import yaml
+
+    from gputile.support.yaml_loader import add_kubernetes_scalars
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS & set(text) else None)
+
+    add_kubernetes_scalars(Dumper)
+    Dumper.add_representer(str, represent_text)
+    text: str = yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width)
+    return text
+
+
+COLUMNS_OF_A_PIPE = 100  # of drawings; tables have a line for each row there
+_COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")
+_FAINT = "90"
+_NOTE = "note: "
+
+
+def columns() -> int | None:
+    """Return how many columns there are: ``COLUMNS``, else the terminal's; None where the output is no terminal."""
+    return shutil.get_terminal_size((0, 0)).columns or None
+
+
+def lines() -> int | None:
+    """Return how many lines the terminal has; None where the output is no terminal, or it does not say."""
+    return shutil.get_terminal_size((0, 0)).lines or None
+
+
+def redraws() -> bool:
+    """Return whether the output is a terminal that shows the latest alone where it is told so."""
+    return obeys_codes(sys.stdout)
+
+
+def paper(*, plain: bool) -> "Paper":
+    """Return what drawings go on; ``plain`` asks for ASCII."""
+    from gputile.tools.views.gpu_bars import Paper
+
+    try:
+        "█░╳".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        plain = True
+    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
+
+
+def write_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table that is no wider than the terminal."""
+    write(table(rows, columns()))
+
+
+def write_first_rows(rows: Sequence[Sequence[str]], most: int) -> int:
+    """Print as much of a table as ``most`` lines have room for; return how many rows are left."""
+    text, count = first_rows(rows, columns(), most)
+    write("".join(f"{line}\n" for line in text))
+    return len(rows) - count
+
+
+def note_line(message: str) -> None:
+    """Print a note in one line of the terminal, whatever of it has room there."""
+    width = columns()
+    text = " ".join(inert(message).split())
+    note(text if width is None else shortened(text, width - len(_NOTE)))
+
+
+def lines_of_note(message: str) -> int:
+    """Return how many lines of the terminal a note takes."""
+    width = columns()
+    return 1 if width is None else -(-(len(_NOTE) + columns_of(inert(message))) // width)
+
+
+def write_text(text: str, bullet: str = "") -> None:
+    """Print a text, broken between words where the terminal ends; all its lines stand beside ``bullet``."""
+    width, indent = columns(), " " * len(bullet)
+    lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
+    write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
+
+
+def write_drawing(lines: Iterable["Line"], on: "Paper") -> None:
+    """Print the lines of a drawing."""
+    write("".join("".join(map(_coloured if on.coloured else _plain, line)).rstrip() + "\n" for line in lines))
+
+
+def _plain(span: "Span") -> str:
+    return span.text
+
+
+def _coloured(span: "Span") -> str:
+    style = _FAINT if span.faint else None if span.group is None else _COLOURS[span.group % len(_COLOURS)]
+    return span.text if style is None else f"\x1b[{style}m{span.text}\x1b[0m"
+
+
+def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
+    """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
+    from gputile.tools.simulator.outcomes import workload_name, workload_of
+    from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
+
+    if len({pod.namespace for node in nodes for pod in node.pods}) > 1:
+        return node_bars(nodes, lambda pod: pod.namespace)
+    names = {pod.key: workload_name(workload_of(pod)) for pod in pods}
+    return node_bars(nodes, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
+
+
+def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
+    """Print the drawing; ``plain`` asks for ASCII, ``groups`` have the letters and colours of the pieces."""
+    from gputile.tools.views.gpu_bars import draw as drawn
+
+    on = paper(plain=plain)
+    write_drawing(drawn(shown, groups, on), on)
+
+
+def write_remedies(changes: "Sequence[Remedy]") -> None:
+    """Print the changes each of which would be enough; nothing where there are none."""
+    if changes:
+        write("It would fit if\n")
+    for remedy in changes:
+        where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
+        write_text(f"{remedy.change}{where}", bullet="- ")
+
+
+AFTER_S = 2.0
+SAY_AFTER_PIPED_S = 8.0  # within the ten seconds after which silence is taken for a hang
+EVERY_S = 0.2
+T = TypeVar("T")
+
+
+class Progress:
+    """A context in which the line shows once ``after`` seconds have gone by; the end takes it away.
+
+    ``total`` is how many steps there are, 0 where nobody knows. Where standard error is no terminal, a note
+    says once what goes on, after ``piped`` seconds; None: nothing does.
+    """
+
+    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: float | None = None) -> None:
+        self._what = inert(what)
+        self._piped = piped
+        self._total = total
+        self._after = after
+        self._done = 0
+        self._ended = threading.Event()
+        self._shown = False
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr is not None and (self._piped is not None or sys.stderr.isatty()):
+            show = self._show if sys.stderr.isatty() else self._note
+            self._thread = threading.Thread(target=show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._shown:
+            _write("\r\x1b[K")
+
+    def at(self, done: int) -> None:
+        """Say how many steps are done."""
+        self._done = done
+
+    def _note(self) -> None:
+        if not self._ended.wait(self._piped):
+            _write(f"note: {self._what}\n")
+
+    def _show(self) -> None:
+        started = time.monotonic()
+        if self._ended.wait(self._after):
+            return
+        self._shown = True
+        while True:
+            count = f" {self._done}" if self._done or self._total else ""
+            count += f" of {self._total}" if self._total else ""
+            text = f"{self._what}{count} ... {time.monotonic() - started:.0f} s"
+            _write("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1])
+            if self._ended.wait(EVERY_S):
+                return
+
+
+def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
+    """Yield ``steps``, and show how many of them are done."""
+    with Progress(what, total, piped=SAY_AFTER_PIPED_S) as progress:
+        for number, step in enumerate(steps, 1):
+            yield step
+            progress.at(number)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody looks any more
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,126 @@
+"""Sets up components' logs and metric registries, and measures the delay of the event loop."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import NoReturn
+
+import msgspec
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+MEASURE_LAG_EVERY_S = 0.25
+_LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Values = Callable[[], Iterable[tuple[str, float]]]
+"""Returns a number for each value of a label."""
+
+
+class MetricsRegistry(CollectorRegistry):
+    """The metrics of one component: a fixed number of series, whatever the size of the cluster."""
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Export a number that is computed when it is read."""
+        Gauge(name, text, registry=self).set_function(value)
+
+    def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Export a count that somebody else keeps; ``_total`` is appended to the name."""
+        self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
+
+    def labelled(self, name: str, text: str, label: str, values: Values) -> None:
+        """Export a number for each value of a label, computed when they are read."""
+        self.register(_Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values)))
+
+    def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
+        """Export a count for each value of a label, which somebody else keeps; ``_total`` is appended to the name."""
+        self.register(_Computed(lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)))
+
+
+class _Computed(Collector):
+    """One metric, whose values are computed when they are read: numbers, each with the values of the labels."""
+
+    def __init__(
+        self,
+        family: Callable[[], GaugeMetricFamily | CounterMetricFamily],
+        values: Callable[[], Iterable[tuple[Sequence[str], float]]],
+    ) -> None:
+        self._family, self._values = family, values
+
+    def describe(self) -> Iterator[Metric]:
+        yield self._family()
+
+    def collect(self) -> Iterator[Metric]:
+        family = self._family()
+        for labels, number in self._values():
+            family.add_metric(labels, number)
+        yield family
+
+
+def _of_one_label(values: Values) -> Callable[[], Iterable[tuple[Sequence[str], float]]]:
+    return lambda: (([label], number) for label, number in values())
+
+
+class LoopLag:
+    """Keeps ``gputile_<component>_event_loop_lag_seconds``, a histogram, for as long as ``run`` runs.
+
+    ``seconds`` is to be registered where the component's metrics are.
+    """
+
+    def __init__(self, component: str, *, every: float = MEASURE_LAG_EVERY_S) -> None:
+        self._every = every
+        self.seconds = Histogram(
+            f"gputile_{component}_event_loop_lag_seconds",
+            "How late a timer of the event loop ran, seconds; above 0.05 something holds up all answers.",
+            buckets=_LAG_BUCKETS,
+            registry=None,
+        )
+
+    async def run(self) -> NoReturn:
+        """Measure every so many seconds, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + self._every
+            await asyncio.sleep(self._every)
+            self.seconds.observe(max(0.0, loop.time() - due))
+
+
+class LogFormat(StrEnum):
+    """How services write their logs."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            **{key: value for key, value in vars(record).items() if key not in _ORDINARY},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        # Taken before formatting, which adds attributes to the record.
+        fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY]
+        return " ".join([super().format(record), *fields])
+
+
+def set_up_logging(log_format: LogFormat, verbose: bool) -> None:
+    """Send all logs to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else text)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)

@@ -1,0 +1,233 @@
+"""Writes manifests of HAMi, KAI, Run:ai, Volcano and time-slicing anew for gputile.
+
+It converts what ``foreign_words`` knows, in pods of objects of any kind. What is not certain stays as it is, and a
+sentence says what to do. Fields of other meaning are never touched.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.well_known import (
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_CORE,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    GPU_RESOURCES,
+    WHOLE_GPU,
+)
+from gputile.api.wording import kind_of
+from gputile.core.admission.completion import DEFAULT_SCHEDULER
+from gputile.core.devices.request import PERCENT_STEP
+from gputile.tools.simulator.foreign_words import (
+    FOREIGN_RESOURCES,
+    KAI_FRACTION,
+    KAI_MEMORY,
+    ForeignAmount,
+    asked_of_others,
+    gang_of_others,
+    words_of_others,
+)
+from gputile.tools.simulator.manifests import Manifest
+
+Object = dict[str, Any]
+_SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "runai-scheduler", "volcano")
+_VOLCANO: Final = "batch.volcano.sh"
+_MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
+
+
+@dataclass(slots=True)
+class Converted:
+    """An object as gputile reads it. ``told`` is what stays to be done by hand."""
+
+    body: Object
+    changed: bool = False
+    told: list[str] = field(default_factory=list)
+
+
+def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Converted:
+    """Return an object for gputile; ``gpu_mib`` is what fractions of a GPU are of, None where that is not known.
+
+    Raises:
+        ManifestError: what should be a mapping is none.
+    """
+    result = Converted(copy.deepcopy(manifest.body))
+    _Conversion(result, manifest, unit_mib, gpu_mib).walk(result.body, "", {})
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What a container asks for: MiB and percent of compute of each of ``gpus``; no MiB for whole GPUs."""
+
+    gpus: int
+    mib: int = 0
+    percent: int = 0
+
+    def limits(self, unit_mib: int) -> dict[str, int]:
+        if not self.mib:
+            return {WHOLE_GPU: self.gpus}
+        limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
+        if self.percent:
+            limits[GPU_CORE] = math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP * self.gpus
+        return limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    result: Converted
+    manifest: Manifest
+    unit_mib: int
+    gpu_mib: int | None
+
+    def walk(self, value: Any, path: str, above: Object) -> None:
+        """Convert the pods and containers below a value, which stands at ``path`` of the mapping ``above``."""
+        if isinstance(value, list):
+            for number, item in enumerate(value):
+                self.walk(item, f"{path}[{number}]", above)
+        elif isinstance(value, dict):
+            containers = [*_listed(value, "initContainers"), *_listed(value, "containers")]
+            if containers:
+                template = above if path.endswith("spec") else None
+                self._convert_pod(value, containers, template, path.removesuffix("spec").removesuffix("."))
+            elif isinstance(value.get("resources"), dict) and "containers" not in value:
+                self._convert_pod(above, [("", value)], None, path)
+            for key, item in list(value.items()):
+                if key not in ("containers", "initContainers", "resources"):
+                    self.walk(item, f"{path}.{key}" if path else key, value)
+
+    def _convert_pod(
+        self, spec: Object, containers: list[tuple[str, Object]], template: Object | None, path: str
+    ) -> None:
+        """Convert a pod, whose ``template`` has its metadata, None where it has none."""
+        before = f"{path}." if path else ""
+        for name, container in containers:
+            where = f"{before}spec.{name}" if name else path
+            for each in ("resources", "resources.limits", "resources.requests"):
+                self._check(_at(container, each), f"{where}.{each}")
+        metadata = self._metadata(template, before)
+        annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+        asked = {number: self._asked(container) for number, (_, container) in enumerate(containers)}
+        found = {number: amounts for number, amounts in asked.items() if amounts is not None}
+        counts = {amounts.gpus for amounts in found.values() if amounts.mib}
+        mixed = len(counts) > 1 or (template is None and counts - {1})
+        if mixed:
+            text = f"its containers ask for parts of different numbers of GPUs: write {GPU_COUNT_LABEL} by hand"
+            self.result.told.append(f"{path or 'spec'}: {text}")
+        for number, amounts in found.items():
+            if not mixed:
+                self._write(containers[number][1], amounts)
+        if counts - {1} and not mixed and template is not None:
+            template.setdefault("metadata", {})["labels"] = labels = {**labels, GPU_COUNT_LABEL: str(counts.pop())}
+        self._convert_annotations(containers, annotations)
+        if template is not None and template is not self.result.body:
+            self._join_gang(template, labels)
+        pod = {"metadata": metadata, "spec": {"containers": [each for _, each in containers]}}
+        for where, rule in asked_of_others(path, pod):
+            self.result.told.append(f"{where} {rule}{_MEMORY_UNKNOWN if KAI_FRACTION in where else ''}")
+        self.result.told += words_of_others(path, pod, self.unit_mib)
+        if any(_asks_gputile(each) for _, each in containers):
+            self._leave_scheduler(spec)
+
+    def _asked(self, container: Object) -> _Amounts | None:
+        """Return what a container asks another system for, None where it is nothing, or not certain."""
+        bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
+        amounts: dict[ForeignAmount, int] = {}
+        try:
+            for name, amount in bounds.items():
+                if name in FOREIGN_RESOURCES:
+                    amounts[FOREIGN_RESOURCES[name]] = int(parse_quantity(amount))
+            gpus = amounts.get(ForeignAmount.GPUS) or int(parse_quantity(bounds.get(WHOLE_GPU, 1)))
+        except QuantityError:
+            return None
+        mib, part = amounts.get(ForeignAmount.MIB, 0), amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
+        if not mib and part and self.gpu_mib:
+            mib = self.gpu_mib * part // 100
+        if amounts.keys() == {ForeignAmount.GPUS}:
+            return _Amounts(gpus)
+        return _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0)) if mib and gpus > 0 else None
+
+    def _write(self, container: Object, amounts: _Amounts) -> None:
+        """Write ``amounts`` where the other system's resources stand first."""
+        gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
+        for kind in ("limits", "requests"):
+            if bound := _bound(container, kind):
+                new: Object = {}
+                for name, amount in bound.items():
+                    new |= amounts.limits(self.unit_mib) if name in gone else {name: amount}
+                container["resources"][kind] = new
+        self.result.changed = True
+
+    def _convert_annotations(self, containers: list[tuple[str, Object]], annotations: Object) -> None:
+        """Write what KAI or Run:ai are asked for as a limit of the first container."""
+        apps = [each for name, each in containers if name.startswith("containers")]
+        if not apps or any(_asks_gputile(each) for _, each in containers):
+            return
+        try:
+            mib = int(Decimal(str(annotations.get(KAI_MEMORY, 0))))
+            if not mib and self.gpu_mib:
+                mib = int(Decimal(str(annotations.get(KAI_FRACTION, 0))) * self.gpu_mib)
+        except ArithmeticError:
+            return
+        if mib > 0:
+            resources = apps[0].setdefault("resources", {})
+            resources["limits"] = {**_bound(apps[0], "limits"), **_Amounts(1, mib).limits(self.unit_mib)}
+            for name in (KAI_MEMORY, KAI_FRACTION):
+                annotations.pop(name, None)
+            self.result.changed = True
+
+    def _join_gang(self, template: Object, labels: Object) -> None:
+        gang, name = gang_of_others(self.result.body), self.manifest.namespaced_name[1]
+        if gang is not None and name and GANG_NAME_LABEL not in labels:
+            added = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(gang[1])}
+            template.setdefault("metadata", {})["labels"] = labels | added
+            self.result.changed = True
+
+    def _leave_scheduler(self, spec: Object) -> None:
+        """Have gputile's webhook write its scheduler's name; Volcano writes its own into pods of a Job without one."""
+        if spec.get("schedulerName") in _SCHEDULERS:
+            del spec["schedulerName"]
+            self.result.changed = True
+        whole = self.result.body.get("spec")
+        if self.manifest.group == _VOLCANO and isinstance(whole, dict):
+            self.result.changed |= whole.get("schedulerName") != DEFAULT_SCHEDULER
+            whole["schedulerName"] = DEFAULT_SCHEDULER
+
+    def _metadata(self, template: Object | None, before: str) -> Object:
+        metadata = (template or {}).get("metadata") or {}
+        self._check(metadata, f"{before}metadata")
+        for name in ("annotations", "labels"):
+            self._check(metadata.get(name) or {}, f"{before}metadata.{name}")
+        return metadata
+
+    def _check(self, value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            raise self.manifest.origin.error(path, f"must be a mapping, is {kind_of(value)}")
+
+
+def _listed(value: Object, name: str) -> Iterator[tuple[str, Object]]:
+    """Yield the containers of a list in a pod's spec, each with its place."""
+    listed = value.get(name)
+    for number, each in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(each, dict):
+            yield f"{name}[{number}]", each
+
+
+def _at(value: Object, path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name, {})
+    return value
+
+
+def _bound(container: Object, kind: str) -> Object:
+    found: Object = _at(container, f"resources.{kind}")
+    return found
+
+
+def _asks_gputile(container: Object) -> bool:
+    return any(name in GPU_RESOURCES for name in _bound(container, "limits"))
