@@ -31,6 +31,7 @@ _UNREAD: Final = "chooses GPUs for HAMi, and gputile does not read it"
 _CHOICE: Final = f"{_UNREAD}: write the label {GPU_MODEL} with a model as the nodes' labels have it"
 _AVOIDED: Final = f"{_UNREAD}: avoid nodes by the label {MODEL_LABEL}"
 _SINGLE: Final = f"{_UNREAD}: pods do not choose single GPUs"
+_OF_NODES: Final = "is HAMi's, and gputile does not read it: nodes decide how their GPUs are shared, by their mode"
 _POLICY: Final = (
     f"is HAMi's, and gputile does not read it: set placement in the configuration, or {PLACEMENT_LABEL} on nodes"
 )
@@ -70,6 +71,9 @@ _ANNOTATIONS: Final = {
     "nvidia.com/nouse-gputype": _AVOIDED,
     "nvidia.com/use-gpuuuid": _SINGLE,
     "nvidia.com/nouse-gpuuuid": _SINGLE,
+    "nvidia.com/use-gpuindexes": _SINGLE,
+    "nvidia.com/nouse-gpuindexes": _SINGLE,
+    "nvidia.com/vgpu-mode": _OF_NODES,
     "hami.io/gpu-scheduler-policy": _POLICY,
     "hami.io/node-scheduler-policy": _POLICY,
     "scheduling.k8s.io/group-name": f"is a gang of Volcano: {_GANG}",
@@ -92,7 +96,8 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
     for name, where, value in _annotations(path, pod):
         if name in _ASKING:
             unit, remedy = _ASKING[name]
-            yield where, f"{_ASKED.format(f'{value[:20]} {unit}')} {remedy}; or leave the annotation out"
+            asked = _ASKED.format(f"{value[:20]} {unit}")
+            yield where, f"{asked} {remedy}, as gputile convert does; or leave the annotation out"
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:

@@ -28,7 +28,17 @@ _POD: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 # Fields whose product counts pods, of each line the first that is there.
 _COUNTS: Final = (
-    ("replicas", "minReplicas", "numNodes", "instances", "workers", "numReplicas", "replicaCount", "parallelism"),
+    (
+        "replicas",
+        "minReplicas",
+        "numNodes",
+        "instances",
+        "workers",
+        "numReplicas",
+        "replicaCount",
+        "parallelism",
+        "parallelTrialCount",
+    ),
     ("numOfHosts",),
 )
 _BESIDE_TEMPLATES: Final = (("count",),)  # as in Kueue's podSets; elsewhere it counts anything
@@ -117,7 +127,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
-        pods.told.append("has no template of pods and asks for no GPU: it makes no pods here")
+        pods.told.append("has no template of pods and no amount of GPUs: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):

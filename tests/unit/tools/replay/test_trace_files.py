@@ -73,13 +73,6 @@ def test_a_broken_order_is_no_order_by_chance(tmp_path: Path, file: str, text: s
         read(directory)
 
 
-def test_a_pod_that_was_deleted_before_it_was_created_is_refused(tmp_path: Path) -> None:
-    directory = write_trace(tmp_path)
-    (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1,1,1,600,100,50\n"))
-    with pytest.raises(TraceError, match="line 2: pod a was deleted before it was created"):
-        read_workload(directory, "tiny")
-
-
 def test_more_arrivals_than_can_be_replayed_are_refused_before_they_are_drawn(tmp_path: Path) -> None:
     many = HEAD + "".join(f"n{i},8000,1000,64,T4\n" for i in range(200))
     directory = write_trace(tmp_path, "a,1000,1,1,1,\n", nodes=many)

@@ -39,11 +39,3 @@ def test_a_chain_is_followed_for_a_bounded_number_of_rounds(length: int, left: i
     found = decided(*chain, pod("{}", f"p{length}", {"app": f"p{length}"}))
     assert len(found) == length + 1
     assert sum(outcome.node is None for outcome in found) == left
-
-
-def test_who_follows_nobody_is_told_so_once() -> None:
-    found = decided(*(pod(near("nobody"), f"p{i}") for i in range(3)), pod("{}", "other"))
-    assert [outcome.pod.metadata.name for outcome in found] == ["other", "p0", "p1", "p2"]
-    assert {outcome.reason for outcome in found[1:]} == {
-        "fits none of 2 node(s); 2 node(s) didn't match pod affinity rules (a, b)"
-    }

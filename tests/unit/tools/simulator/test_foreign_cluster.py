@@ -195,10 +195,3 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
     answer = json.loads(needed.stdout)
     assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == [12 * 1024, 0]
     assert [gpu["bookedMib"] for gpu in answer["before"][0]["gpus"]] == [15360, 15360]
-
-
-@pytest.mark.parametrize("mode", ["default", "topology", "share", "mps", "core_mem"])
-def test_each_mode_takes_what_runs(tmp_path: Path, mode: str) -> None:
-    objects = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
-    result = simulated(tmp_path, objects, "--mode", mode)
-    assert (result.exit_code, f"mode {mode}" in result.stdout) == (0, True), result.output

@@ -126,19 +126,6 @@ def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path:
 
 
 @pytest.mark.requirement("M13")
-def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
-    """A successor alone is planned."""
-    running = pod("r0, uid: a", in_gang(3), "nodeName: s1,", 1) + pod("r1, uid: b", in_gang(3), "nodeName: s1,", 1)
-    text = CLUSTER.replace("s1,", "s2,")
-    scenario = load_scenario(
-        [write(tmp_path, CLUSTER, "a"), write(tmp_path, text, "b")],
-        [write(tmp_path, running + pod("new", in_gang(3)), "c")],
-    )
-    (outcome,) = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True))).run(scenario, lambda: 1)
-    assert outcome.node == "s2"  # s1 is closed: nobody knows which GPUs its pods are on
-
-
-@pytest.mark.requirement("M13")
 def test_without_planned_gangs_their_labels_mean_nothing_and_gates_stay(tmp_path: Path) -> None:
     """As live, where nobody removes the gate."""
     assert placed(outcomes(tmp_path, pods(5, in_gang(5)), gangs=False)) == ["m0", "m1", "m2"]
@@ -207,8 +194,6 @@ spec:
         ("replicas: 3", in_gang(3), True, True),
         ("replicas: 3", BY_OBJECT, True, True),
         ("replicas: 3, podManagementPolicy: Parallel", in_gang(3), True, False),
-        ("replicas: 3", in_gang(1), True, False),
-        ("replicas: 1", in_gang(3), True, False),
         ("replicas: 3", in_gang(3), False, False),
     ],
 )

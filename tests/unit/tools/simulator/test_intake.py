@@ -1,13 +1,10 @@
 """A manifest that a cluster would not take is not taken here, and says what is wrong where."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -22,7 +19,6 @@ from tests.unit.tools.simulator.manifests import (
     DEPLOYMENT,
     FORBIDDEN,
     JOB,
-    MEM,
     POD,
     REFUSED,
     VALID,
@@ -104,17 +100,6 @@ def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
     assert "[environment]" in verdict(tmp_path, foreign, visible, intake=Intake(kinds=kinds))
 
 
-@pytest.mark.parametrize(("key", "noted"), [("team", True), ("kubernetes.io/metadata.name", False)])
-def test_a_selector_of_namespaces_knows_their_names(tmp_path: Path, key: str, noted: bool) -> None:
-    selector = {"matchLabels": {key: "default"}}
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
-    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    pods = [changed(changed(POD, "spec.affinity", rule), "metadata.name", name) for name in "ab"]
-    code, said = simulate(tmp_path, "\n".join(map(json.dumps, pods)))
-    assert code == (0 if noted else 3), said
-    assert ("as if namespaces had no label but their name" in said) == noted
-
-
 def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> None:
     body = changed(POD, "spec.nodeSelectr", {})
     manifests = load_text(tmp_path, json.dumps(body))
@@ -142,21 +127,6 @@ def running(name: str, uid: str, cpu: str, **status: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-@pytest.mark.parametrize("amount", [{MEM: 1}, {}], ids=["GPU", "none"])
-@pytest.mark.parametrize("port", [{"hostPort": 80}, {}], ids=["port", "network"])
-def test_two_pods_of_a_node_do_not_have_one_port_of_it(tmp_path: Path, port: Json, amount: Json) -> None:
-    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.ports", [{"containerPort": 80, **port}])
-    body = changed(body, "spec.template.spec.hostNetwork", not port)
-    body = changed(body, "spec.template.spec.containers.0.resources.limits", amount)
-    body = changed(body, "spec.template.spec.tolerations", [{"operator": "Exists"}])
-    assert simulate(tmp_path, json.dumps(changed(body, "spec.replicas", 1)), "-o", "wide") == (0, "")
-    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, json.dumps(body))]
-    result = run.invoke(app, ["simulate", *files, "-o", "json"])
-    placed, refused = json.loads(result.stdout)["decisions"]
-    assert (result.exit_code, placed["node"], refused["node"]) == (3, "n", None)
-    assert "1 node(s) didn't have free ports for the requested pod ports (n)" in refused["reason"]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -170,38 +140,6 @@ def test_nothing_is_no_success(tmp_path: Path, text: str) -> None:
     assert simulate(tmp_path, text)[0] == 2
     result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", "-"], input=text)
     assert result.exit_code == 2
-
-
-Steps = tuple[Any, ...]
-
-
-def mappings(value: Any, path: Steps = ()) -> list[Steps]:
-    """Return where mappings with fields stand, but not maps of labels and the like."""
-    found = [path] if isinstance(value, dict) and not (path and path[-1] in MAPS) else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [*found, *(each for key, item in items for each in mappings(item, (*path, key)) if key not in MAPS)]
-
-
-MAPS = {"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"}
-SEEDS = [body for body in VALID if body["kind"] != "ReplicationController"]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
-@given(st.data())
-def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataObject) -> None:
-    """Wherever it stands: a letter more or fewer makes a field that there is not."""
-    body = copy.deepcopy(data.draw(st.sampled_from(SEEDS)))
-    target: Any = body
-    for step in data.draw(st.sampled_from([path for path in mappings(body) if path])):
-        target = target[step]
-    name = data.draw(st.sampled_from(sorted(target))) if target else "x"
-    at = data.draw(st.integers(0, len(name) - 1))
-    letter = data.draw(st.sampled_from("aeiost"))
-    wrong = data.draw(st.sampled_from([name[:at] + name[at + 1 :], name[:at] + letter + name[at:], name.swapcase()]))
-    if wrong in target or not wrong:
-        return
-    target[wrong] = target.pop(name, "x")
-    assert "unknown field" in verdict(tmp_path, body)
 
 
 EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
@@ -228,14 +166,6 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
     code, told = simulate(tmp_path, text)
     assert code == (3 if kind == "Node" else 2)
     assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told
-
-
-@pytest.mark.parametrize("option", ["--validate=warn", "--validate=ignore"])
-def test_unknown_fields_hide_no_other_mistake(tmp_path: Path, option: str) -> None:
-    """However many there are before it."""
-    newer: Json = {**{f"u{i}": 1 for i in range(30)}, **changed(POD, "spec.dnsPolicy", "Bogus")}
-    code, told = simulate(tmp_path, json.dumps(newer), option)
-    assert (code, 'spec.dnsPolicy: Unsupported value: "Bogus"' in told) == (2, True), told
 
 
 @pytest.mark.parametrize(("scheduler", "noted"), [("ours", False), ("other", True)])

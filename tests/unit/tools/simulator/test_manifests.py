@@ -66,13 +66,10 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
         ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
         ("apiVersion: v1", "document 1: kind: must be there"),
         ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
-        ("apiVersion: v1\nkind: List\nitems: {}", "items: must be a list, is a mapping"),
         ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: it holds no object, so there is nothing to judge"),
-        ("apiVersion: v1\nkind: List\nitems: [5]", "item 1: an object is a mapping"),
         ("a: 1\na: 2", "document 1: line 2, column 1: the key 'a' is written twice"),
         (b"\xff", "it is not UTF-8 text: "),
         (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
-        (b"\xff\xfea", "it is not UTF-16 text: "),
         ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
     ],
 )

@@ -17,9 +17,7 @@ def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:
     ("name", "meant"),
     [
         ("aliyun.com/gpu-memm", GPU_MEMORY),
-        ("aliyun.com/gpu_mem", GPU_MEMORY),
         ("aliyun.com/gpu-core", GPU_CORE),
-        ("nvidia.com/gpus", WHOLE_GPU),
         ("nvidia/gpu", WHOLE_GPU),
     ],
 )

@@ -86,6 +86,15 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
             ),
             ["w-a-0", "w-a-1"],
         ),
+        (ROLLOUT | {"apiVersion": "apps.openshift.io/v1", "kind": "DeploymentConfig"}, ["w-0", "w-1"]),
+        (
+            of_kind(
+                "serving.kserve.io/v1alpha1",
+                "LLMInferenceService",
+                {"replicas": 2, "template": TEMPLATE, "prefill": {"replicas": 1, "template": TEMPLATE}},
+            ),
+            ["w-0", "w-1", "w-prefill-0"],
+        ),
         (
             of_kind(
                 "kueue.x-k8s.io/v1beta1", "Workload", {"podSets": [{"name": "m", "count": 3, "template": TEMPLATE}]}
@@ -114,10 +123,6 @@ def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> 
             "Worker.replicas: must be a whole number, is a string",
         ),
         (
-            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", -1),
-            "Worker.replicas: -1 is not in 0 to 100,000",
-        ),
-        (
             changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
             r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
         ),
@@ -141,8 +146,8 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
             3,
             "2 pods of spec.pytorchReplicaSpecs.Worker.tempate",
         ),
-        (changed(PYTORCH, "spec.pytorchReplicaSpecs", {}), 0, "it makes no pods here"),
-        (of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}}), 0, "it makes no pods here"),
+        (changed(PYTORCH, "spec.pytorchReplicaSpecs", {}), 0, "no pods of it are judged"),
+        (of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}}), 0, "no pods of it are judged"),
     ],
 )
 def test_a_template_elsewhere_or_none_is_told(tmp_path: Path, body: Json, pods: int, said: str) -> None:
@@ -257,7 +262,7 @@ def told(expansion: Expansion) -> list[str]:
             id="a model beside its containers is one of them",
         ),
         pytest.param(
-            "serving.kserve.io/v1alpha1/LLMInferenceService",
+            "serving.kserve.io/v1alpha1/LLMService",
             f"{{replicas: 2, template: {{containers: [{{name: m, image: i, resources: {GPU}}}]}},"
             " worker: {containers: [{name: w, image: i}]}}",
             ["x-0", "x-1", "x-worker-0", "x-worker-1"],
@@ -298,7 +303,7 @@ def told(expansion: Expansion) -> list[str]:
             "karpenter.sh/v1/NodePool",
             "{limits: {nvidia.com/gpu: 8}, template: {spec: {taints: [{key: nvidia.com/gpu, effect: NoSchedule}]}}}",
             [],
-            ["has no template of pods and asks for no GPU: it makes no pods here"],
+            ["has no template of pods and no amount of GPUs: no pods of it are judged"],
             id="a bound",
         ),
         pytest.param(

@@ -3,40 +3,13 @@
 import msgspec
 import pytest
 
-from gputile.api.core import ObjectMeta, OwnerReference, Pod
+from gputile.api.core import OwnerReference, Pod
 from gputile.core.devices.allocation import Allocation
-from gputile.tools.simulator.outcomes import together, workload_name, workload_of, workload_outcomes
+from gputile.tools.simulator.outcomes import workload_name, workload_of, workload_outcomes
 from gputile.tools.simulator.simulation import PodOutcome
 from tests.fakes.corebuilders import pod, share
 
 pytestmark = pytest.mark.requirement("B4")
-
-
-def outcome(name: str, owner: str = "", reason: str = "full", node: str | None = None) -> PodOutcome:
-    owners = (OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True),) if owner else ()
-    return PodOutcome(Pod(metadata=ObjectMeta(name=name, namespace="n", owner_references=owners)), node, None, reason)
-
-
-def test_groups_stand_where_their_first_pod_is() -> None:
-    told = together(
-        [
-            outcome("a", "w"),
-            outcome("b", "w", node="x"),
-            outcome("c"),
-            outcome("d", "w"),
-            outcome("e", "v"),
-            outcome("f", "w", "small"),
-            outcome("g"),
-        ]
-    )
-    assert [(each.outcome.pod.metadata.name, each.others) for each in told] == [
-        ("a", ["d"]),
-        ("b", []),
-        ("c", []),
-        ("e", []),
-        ("f", []),
-        ("g", []),
-    ]
 
 
 GIB = 1024

@@ -15,58 +15,6 @@ from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, 
 
 pytestmark = pytest.mark.requirement("B4")
 
-IN_TREE = [
-    None,
-    refusal_by(PredicateRule.INSUFFICIENT, about="cpu"),
-    refusal_by(PredicateRule.TOO_MANY_PODS),
-    refusal_by(PredicateRule.UNTOLERATED_TAINT, about="{k: v}"),
-]
-TOLD = [Refusal(rule, f"GPU {i} is in use") for i, rule in enumerate([*FitRule, *FitRule])]
-
-
-def names_text(names: list[str]) -> str:
-    return ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def node_by_node(answers: list[tuple[str, Refusal[PredicateRule] | None, Refusal[FitRule] | None]]) -> str:
-    by_gpu: dict[Refusal[FitRule], list[str]] = {}
-    others: dict[str, list[str]] = {}
-    for name, in_tree, told in answers:
-        if told is not None:
-            by_gpu.setdefault(told, []).append(name)
-        else:
-            others.setdefault(in_tree.text if in_tree is not None else "did not fit", []).append(name)
-    parts = []
-    for told in sorted(by_gpu, key=lambda told: -told.rule)[:10]:
-        names = by_gpu.pop(told)
-        who = names[0] if len(names) == 1 else f"{len(names)} nodes ({names_text(names)})"
-        parts.append(f"{who}: {told.text}")
-    if by_gpu:
-        parts.append(f"and {sum(map(len, by_gpu.values()))} more nodes for want of GPUs")
-    parts += [f"{len(names)} {text} ({names_text(names)})" for text, names in others.items()]
-    return f"fits none of {len(answers)} node(s); " + "; ".join(parts)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.from_regex(r"[ab\-1-3]{1,4}", fullmatch=True),
-            st.sampled_from(IN_TREE),
-            st.one_of(st.none(), st.sampled_from(TOLD)),
-        ),
-        unique_by=lambda each: each[0],
-        min_size=1,
-        max_size=40,
-    )
-)
-def test_words_of_all_nodes_are_those_of_each(
-    answers: list[tuple[str, Refusal[PredicateRule] | None, Refusal[FitRule] | None]],
-) -> None:
-    names, in_tree, told = zip(*answers, strict=True)
-    by_gpu = np.array([FITS if each is None else TOLD.index(each) for each in told], np.intp)
-    found = fits_nowhere_text(JudgedNodes(names, {}), node_refusals(in_tree), TOLD, by_gpu)
-    assert found == node_by_node(answers)
-
 
 NAMES = ("a", "b", "c", "d", "e")
 NODES = (("a", "cgpu", 2), ("b", "cgpu", 2), ("c", "share", 2), ("d", "", 2), ("e", "core_mem", 0))
@@ -103,3 +51,13 @@ def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, di
         said = [None if number == FITS else told(found[number]) for number in numbers.tolist()]
         assert said == [told(engine.refusal(request, name)) for name in names]
         assert len(set(map(told, found))) == len(found)
+
+
+def test_the_closest_nodes_are_told_first_and_a_few_by_name() -> None:
+    names = ["b", "a", "c", "d", "e", "f"]
+    told_of = [Refusal(FitRule.MODE, "its mode is another"), Refusal(FitRule.GPUS_TAKEN, "GPU 0 is in use")]
+    in_tree = node_refusals([None] * 5 + [refusal_by(PredicateRule.TOO_MANY_PODS)])
+    said = fits_nowhere_text(JudgedNodes(names, {}), in_tree, told_of, np.array([1, 0, 0, 0, 0, FITS], np.intp))
+    assert said == (
+        "fits none of 6 node(s); b: GPU 0 is in use; 4 nodes (a, c, d, ...): its mode is another; 1 Too many pods (f)"
+    )

@@ -139,12 +139,6 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
             workload("Deployment").replace("image: i", "image: i, resources: {limits: {nvidia.com/gpu: .nan}}"),
             "nan is no finite number",
         ),
-        (
-            workload("Deployment")
-            .replace("image: i", "image: i, resources: {claims: [{name: x}]}")
-            .replace("containers:", "resourceClaims: [{name: x, resourceClaimName: 'y'}], containers:"),
-            "spec.template.spec.resourceClaims: there is no ResourceClaim default/y to judge",
-        ),
     ],
 )
 def test_refused(tmp_path: Path, text: str, message: str) -> None:
