@@ -39,11 +39,10 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser, Surroundings
+from gputile.node.agent.advertise import Advertiser, NodeHardware
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.callers import Lookup
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
@@ -51,7 +50,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_status import tell_node, wanted_status
+from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics
@@ -459,16 +458,13 @@ class ModelAgent:
         self.cluster, self.monitor = cluster, FixedMonitor(seen)
         configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
-        self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins, None)
-        self.state = self.records.starting_state(self.surroundings.machine(), configuration)
+        self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
+        self.state = self.records.starting_state(self.hardware.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
-        self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.advertiser = Advertiser(self.state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
-        self.handler = AllocationHandler(
-            self.state, self.lookup, files, self.advertiser, self.wakeups.compare, self.metrics
-        )
+        self.handler = AllocationHandler(self.advertiser, NODE, files, self.wakeups.compare, self.metrics)
         self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
@@ -476,7 +472,7 @@ class ModelAgent:
     async def begin(self) -> None:
         """Take the node over, as ``Agent`` does."""
         self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler.answer))
-        await self.kubelet.told.wait()
+        await self.kubelet.state_received.wait()
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
         self.records.read(self.state, time.time_ns())
@@ -487,8 +483,8 @@ class ModelAgent:
         """Say on the node what it offers."""
         if self.state.node is not None:
             with contextlib.suppress(KubeError, Killed):
-                wanted = wanted_status(self.state, self.surroundings.machine(), "")
-                await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
+                wanted = wanted_status(self.state, self.hardware.machine(), "")
+                await publish_status(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:
         """Compare once."""

@@ -34,7 +34,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
-from gputile.node.agent import callers, holdings, kubelet
+from gputile.node.agent import handler, holdings, kubelet
 from gputile.node.agent.answers import LIMITS_FILE
 from gputile.node.agent.device_table import by_gpu
 from tests.conftest import examples
@@ -95,8 +95,8 @@ class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(callers, "PATIENCE_S", 0.0)
-        self.patched.setattr(callers, "READ_AGAIN_S", 0.0)
+        self.patched.setattr(handler, "PATIENCE_S", 0.0)
+        self.patched.setattr(handler, "READ_AGAIN_S", 0.0)
         self.patched.setattr(kubelet, "LONGEST_BUSY_S", 0.0)
         self.loop = asyncio.new_event_loop()
         self.mirrors = 0

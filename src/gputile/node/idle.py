@@ -110,7 +110,7 @@ class Leaving:
         self._command = command
         self._process = 0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self._process:
             ended, status = os.waitpid(self._process, os.WNOHANG)
             if not ended:
@@ -137,7 +137,7 @@ def main() -> None:
         _say(f"no NVIDIA GPU on this node: resting, and looking again every {LOOK_EVERY_S:g} s")
         listening, leaving = listen(port) if port else None, Leaving(leave)
         while (found := gpu_evidence(root)) is None:
-            leaving.look()
+            leaving.poll()
             if listening is None:
                 time.sleep(LOOK_EVERY_S)
             else:

@@ -84,10 +84,10 @@ async def test_health_is_told_to_those_who_listen_when_it_changes(short: Path, m
 async def test_a_socket_that_somebody_removed_is_there_again_under_another_name(short: Path) -> None:
     async with serving(short) as plugin:
         (before,) = sockets(short)
-        await plugin.look(in_charge=True)
+        await plugin.reconcile(in_charge=True)
         assert sockets(short) == [before]
         before.unlink()
-        await plugin.look(in_charge=True)
+        await plugin.reconcile(in_charge=True)
         (after,) = sockets(short)
         assert after != before
 
@@ -100,13 +100,13 @@ async def test_what_a_dead_gateway_has_left_is_removed(short: Path) -> None:
 
 async def test_a_gateway_that_is_not_in_charge_any_more_is_forgotten_by_the_kubelet(short: Path) -> None:
     async with serving(short) as plugin:
-        await plugin.look(in_charge=False)
+        await plugin.reconcile(in_charge=False)
         assert sockets(short) == []
-        await plugin.look(in_charge=True)
+        await plugin.reconcile(in_charge=True)
         assert sockets(short) == []
 
 
 async def test_a_directory_that_is_not_there_ends_nothing(short: Path) -> None:
     async with serving(short / "none") as plugin:
-        await plugin.look(in_charge=True)
+        await plugin.reconcile(in_charge=True)
         await plugin.serve(None)

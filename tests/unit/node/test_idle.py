@@ -56,9 +56,9 @@ def test_what_removes_an_agents_words_is_over_before_the_agent_speaks() -> None:
     """One that the API server holds up would remove what the agent has said since."""
     leaving = Leaving(["/bin/sleep", "600"])
     before = set(children(os.getpid()))
-    leaving.look()
+    leaving.poll()
     (begun,) = set(children(os.getpid())) - before
-    leaving.look()
+    leaving.poll()
     assert begun in children(os.getpid())
     leaving.end()
     assert begun not in children(os.getpid())

@@ -48,8 +48,8 @@ from gputile.support.telemetry import set_up_logging
 log = logging.getLogger(__name__)
 
 READ_NODE_WITHIN_S = 2.0
-SETTLE_AFTER_S = 2.0
-GIVE_BACK_EVERY_S = 30.0
+FREEZE_AFTER_S = 2.0
+TRIM_EVERY_S = 30.0
 
 
 async def serve(
@@ -94,7 +94,7 @@ async def serve(
                 agent.slices.watching(slices.run),
                 events.run(),
                 ConfigFile(settings.config, configuration, agent.news.configure).run(),
-                _stay_small(),
+                _keep_heap_small(),
             )
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,12 +132,12 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
             tasks.create_task(each)
 
 
-async def _stay_small() -> None:
-    await asyncio.sleep(SETTLE_AFTER_S)
-    settle()
+async def _keep_heap_small() -> None:
+    await asyncio.sleep(FREEZE_AFTER_S)
+    freeze_heap()
     while True:
-        await asyncio.sleep(GIVE_BACK_EVERY_S)
-        give_back()
+        await asyncio.sleep(TRIM_EVERY_S)
+        trim_heap()
 
 
 _M_ARENA_MAX = -8  # mallopt(3)
@@ -150,14 +150,14 @@ def limit_arenas() -> None:
         function(_M_ARENA_MAX, 1)
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Leave what was loaded so far out of garbage collection, and give back what is free."""
     gc.collect()
     gc.freeze()
-    give_back()
+    trim_heap()
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     function = _libc("malloc_trim")
     if function is not None:
         function(0)

@@ -30,7 +30,6 @@ from gputile.node.agent.node_resources import (
     decide_mode,
     node_config_of,
     other_plugin_evidence,
-    published,
     resources_of_others,
 )
 from gputile.node.gateway.link import answers
@@ -42,8 +41,8 @@ log = logging.getLogger(__name__)
 CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 
 
-class Surroundings:
-    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets.
+class NodeHardware:
+    """The GPUs of the node and what serves them. ``device_plugins`` is the kubelet's directory of plugins' sockets.
 
     Without ``cdi`` the container runtime is not told of the GPUs.
     """
@@ -77,7 +76,7 @@ class Surroundings:
 
 
 class Advertiser:
-    """Keeps those informed who have to know what the node advertises.
+    """Advertises the node's devices to the kubelet, the container runtime and the MPS daemons.
 
     A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then the mode changes.
     """
@@ -85,7 +84,7 @@ class Advertiser:
     def __init__(
         self,
         state: AllocationState,
-        surroundings: Surroundings,
+        hardware: NodeHardware,
         kubelet: KubeletLink,
         records: Records,
         cluster: NodeApi,
@@ -93,7 +92,7 @@ class Advertiser:
     ) -> None:
         self.closed_for = CLOSED_FOR_S
         self.state = state
-        self._surroundings = surroundings
+        self._hardware = hardware
         self.kubelet = kubelet
         self.records = records
         self.cluster = cluster
@@ -112,7 +111,7 @@ class Advertiser:
         keep_unit = False
         if self.state.configuration.unit_mib > self.state.advertised.decided.effective_mode.unit_mib:
             try:
-                await self._hear_of_bound_pods()
+                await self._read_bound_pods()
             except KubeError as error:
                 log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
                 keep_unit = True
@@ -122,26 +121,26 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Settle what is in force, see ``put_in_force``, and work out anew what the node advertises with that.
+        """Decide what is in force, see ``decide_effective_mode``, and advertise the devices that follow from it.
 
-        MPS daemons come first, and the container runtime knows devices before the kubelet does, which may give them
-        away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
+        MPS daemons start first, and the container runtime learns of devices before the kubelet, which may allocate them
+        at once. The checkpoint is written last, so that a full disk keeps nothing from the kubelet.
         """
-        around, seen = self._surroundings, self._surroundings.machine()
-        put_in_force(self.state, seen, free=free, keep_unit=keep_unit)
+        hardware, seen = self._hardware, self._hardware.machine()
+        decide_effective_mode(self.state, seen, free=free, keep_unit=keep_unit)
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
-        told.other_plugin = _find_other_plugin(state, around.other_plugins(), seen.machine)
+        told.other_plugin = _find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
-        problem = around.mps_problem(mode.mode)
+        problem = hardware.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        around.mps.want(_daemons(state, config, around.mps.without_daemon))
+        hardware.mps.want(_daemons(state, config, hardware.mps.without_daemon))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if around.cdi is not None:
-                around.cdi.refresh(seen.machine)
+            if hardware.cdi is not None:
+                hardware.cdi.refresh(seen.machine)
             told.unsaved = True
         if changed or resources != told.resources or _expected(state) != told.expected:
             told.resources = resources
@@ -153,7 +152,7 @@ class Advertiser:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
-        """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
+        """Advertise again after an allocation, unless all pods count in one unit: the list is then the same."""
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self.state.device_table)
         if mixed or told.mixed or told.expected:
@@ -170,7 +169,7 @@ class Advertiser:
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
+        """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod has devices."""
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
@@ -180,11 +179,11 @@ class Advertiser:
             return False
         if listing is None:
             return False
-        await self._hear_of_bound_pods()
+        await self._read_bound_pods()
         return not has_unknown_holders(self.state, listing)
 
-    async def _hear_of_bound_pods(self) -> None:
-        """Take in what was bound so far: the watch may lag behind.
+    async def _read_bound_pods(self) -> None:
+        """Read the pods that are bound to this node, since the watch may lag.
 
         Raises:
             KubeError: the API server does not say it.
@@ -195,13 +194,15 @@ class Advertiser:
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
-    inventory = published(state.node_config, state.advertised.other_plugin)
-    return closed(state.node_config) if inventory is not None and state.advertised.decided.closing else inventory
+    advertised, config = state.advertised, state.node_config
+    if advertised.other_plugin is not None:
+        return None
+    return closed(config) if advertised.decided.closing or config.withheld is not None else config.inventory
 
 
 def is_shut(state: AllocationState, node: Node) -> bool:
     """Return whether the scheduler binds no more pods here, by what ``node`` says."""
-    if published(state.node_config, state.advertised.other_plugin) is None:
+    if state.advertised.other_plugin is not None:
         return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
     return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
 
@@ -225,8 +226,10 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
 
-def put_in_force(state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False) -> None:
-    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known.
+def decide_effective_mode(
+    state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False
+) -> None:
+    """Decide which mode, memory unit and way of sharing are in force, by the node's labels if these are known.
 
     ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
     another memory unit.

@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Surroundings
+from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.callers import Lookup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
@@ -28,7 +27,7 @@ from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_status import tell_node, wanted_status
+from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
@@ -49,7 +48,7 @@ ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for
 AGAIN_S = 1.0  # after a pod has changed while it was being corrected
 PROBE_STEP_S = 5.0
 LAG_EVERY_S = 1.0  # four looks a second would be a quarter of what an idle agent costs
-TELL_EVERY_S = 60.0
+PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
 
@@ -85,14 +84,13 @@ class Agent:
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
-        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins, cdi)
-        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
+        self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
+        self.allocation_state = state = self.records.starting_state(self.hardware.machine(), configuration)
         self.arbiter = _arbiter(store, state, self.metrics)
-        advertiser = Advertiser(state, self.surroundings, self.kubelet, self.records, cluster, self.wakeups)
+        advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         advertiser.closed_for, self.advertiser = closed_for, advertiser
-        lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
-        self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
+        self.handler = AllocationHandler(advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics)
         files = ClaimFiles(store, cdi, paths.kubelet)
         self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
@@ -107,7 +105,7 @@ class Agent:
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()
-        self._told = False
+        self._published = False
 
     # -- what probes ask, from any thread
 
@@ -120,7 +118,7 @@ class Agent:
         """Return why the node is not served yet, None if it is."""
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
-        return None if self._told else "the node has not been told what it offers"
+        return None if self._published else "the node has not been told what it offers"
 
     # -- loops
 
@@ -138,7 +136,7 @@ class Agent:
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
-                tasks.create_task(self._forever(self._tell_node))
+                tasks.create_task(self._forever(self._publish_status))
         finally:
             # After the step under way, which waits on what this frees.
             self._worker.submit(self.host.monitor.close)
@@ -150,12 +148,12 @@ class Agent:
         return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
 
     async def _begin(self) -> None:
-        await self._look_at_machine(0.0)
+        await self._probe_machine(0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_WITHIN_S):
                 await self.news.pods_listed.wait()
                 await self.news.node_seen.wait()
-        await self.kubelet.told.wait()
+        await self.kubelet.state_received.wait()
         await self.hand_over.close()
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
@@ -176,14 +174,14 @@ class Agent:
                 log.warning("%s", error)
                 await asyncio.sleep(1.0)
 
-    async def _look_at_machine(self, seconds: float) -> bool:
+    async def _probe_machine(self, seconds: float) -> bool:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self.host.monitor.step, seconds)
 
     async def _watch_machine(self) -> None:
-        if await self._look_at_machine(PROBE_STEP_S):
+        if await self._probe_machine(PROBE_STEP_S):
             await self.advertiser.renew()
-        take = functools.partial(self.usage_hour.take_if_due, int(time.time()), time.monotonic())
-        await asyncio.get_running_loop().run_in_executor(self._worker, take)
+        sample = functools.partial(self.usage_hour.sample_if_due, int(time.time()), time.monotonic())
+        await asyncio.get_running_loop().run_in_executor(self._worker, sample)
 
     async def _compare(self) -> None:
         self._compared = time.monotonic()
@@ -198,25 +196,25 @@ class Agent:
             asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 
-    async def _tell_node(self) -> None:
-        await self.wakeups.publish.wait(TELL_EVERY_S)
+    async def _publish_status(self) -> None:
+        await self.wakeups.publish.wait(PUBLISH_EVERY_S)
         state, node = self.allocation_state, self.allocation_state.node
         if node is None or not self.records.store.mine:
             return
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
-        seen = self.surroundings.machine()
+        seen = self.hardware.machine()
         await self.slices.publish(seen.machine)
-        problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
+        problem = self.hardware.mps_problem(state.advertised.decided.effective_mode.mode)
         wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
-            told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
+            written = await publish_status(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:
             self.wakeups.publish.wish()
             raise
-        self._told = True
-        if told:
+        self._published = True
+        if written:
             await asyncio.sleep(RECONCILE_APART_S)
 
 

@@ -1,7 +1,7 @@
 """Keeps the node as its agent knows it: the state that every decision of the agent is made on.
 
-It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. ``decisions`` are
-given the state and what happened, wait for nothing, read nothing, and return what is to be done.
+It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. Functions that decide
+are given the state; they wait for nothing and read nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -82,29 +82,18 @@ class Caller:
     sure: bool = False
 
 
-EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The answer to the last ``GetPreferredAllocation``: the kubelet asks for these IDs next, most likely.
-
-    ``at`` is the time of the answer on the monotonic clock, in seconds.
-    """
+    """The ``Allocate`` that most likely follows the last ``GetPreferredAllocation``, which has found its caller."""
 
     resource: str
     ids: frozenset[str]
     caller: Caller | None
-    at: float
-
-    def is_for(self, resource: str, ids: Iterable[str], now: float) -> bool:
-        """Return whether an ``Allocate`` of ``ids`` is the one that is expected: then its pod is known already."""
-        return (self.resource, self.ids) == (resource, frozenset(ids)) and now - self.at < EXPECTED_FOR_S
 
 
 @dataclass(slots=True)
-class KubeletNews:
-    """What the kubelet has said of itself.
+class KubeletStatus:
+    """What is known of the kubelet itself.
 
     ``settled`` is unset until it has listed its pods, which it does one after the other when it has just started;
     ``epoch`` is when it was first seen. ``silent`` is set while it lists nothing; ``listing`` is what it listed last.
@@ -150,7 +139,7 @@ class AllocationState:
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
-    kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
+    kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
 
@@ -158,7 +147,7 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Take in what the watch says of the node, None where it is not there; return whether that matters here."""
+        """Store the node, None if it does not exist; return whether more than its version has changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -172,17 +161,17 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Go on with what the agent before this one has left; its last answers may be on their way to the kubelet."""
+        """Take over the records of the previous agent, whose last answers may be on their way to the kubelet."""
         self.records, self.started = dict(records), started
         self.admission.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
 
-    def heard(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Take note of what the kubelet of this ``epoch`` lists; None where it does not say."""
+    def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
+        """Record what the kubelet of this ``epoch`` lists; None if it did not answer."""
         if self.kubelet.epoch not in (0.0, epoch):  # what one before it was answered is written down by now, or lost
             self.admission.answered.clear()
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletNews(settled, epoch, silent=listing is None, listing=known)
+        self.kubelet = KubeletStatus(settled, epoch, silent=listing is None, listing=known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
@@ -243,12 +232,24 @@ class AllocationState:
         }
         return own | self.device_table.directories()
 
+    def unit_mib(self, pod: KnownPod | None) -> int:
+        """Return the memory unit that a pod counts in: its own for ever, or that in force where it is not known."""
+        own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
+        return own or self.node_config.effective_mode.unit_mib
+
+    def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
+        """Return the row of a pod that holds nothing yet; ``key`` is "" and ``pod`` is None while nobody knows it."""
+        namespace, _, name = key.partition("/")
+        group = pod.trust_group if pod is not None else self.trust_group(namespace)
+        unit, mode = self.unit_mib(pod), self.node_config.mode.value
+        known, identified = pod is not None, bool(key)
+        return PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=identified, known=known)
+
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
-    def expect(self, resource: str, ids: Iterable[str], caller: Caller | None, now: float) -> None:
-        """Take note that the kubelet asks for ``ids`` next, most likely."""
-        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller, now)
+    def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
+        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller)
         self.admission.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
 
     def by_kubelet_uid(self) -> dict[str, KnownPod]:

@@ -133,7 +133,7 @@ class ArbiterProcess:
                 line = await process.stdout.readline()
                 if not line:
                     return
-                self._totals.take(decode_line(line, Used))
+                self._totals.add(decode_line(line, Used))
             except ValueError as error:  # a line that is too long, too
                 log.error("what the arbiter says is not understood: %s", error)
                 continue

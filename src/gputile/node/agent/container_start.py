@@ -88,7 +88,7 @@ def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, 
 
 
 def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]) -> None:
-    """Keep a container from starting while pods forbid it, by ``check``, that were on its GPUs before.
+    """Keep a container from starting while pods that were on its GPUs first do not admit it, by ``check``.
 
     Raises:
         NotYet: says who or what is in the way.
@@ -105,7 +105,7 @@ def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` has the GPUs rather than ``other``: it has been started, or came first."""
+    """Return whether ``one`` goes before ``other`` on their GPUs: it has been started, or came first."""
     ran, mine = (any(each.directory in table.started for each in held.devices) for held in (one, other))
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 

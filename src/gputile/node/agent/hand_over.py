@@ -71,7 +71,7 @@ class HandOver:
         if not self._kubelet.state.others or self._state.node is None:
             return
         try:
-            await self._keep_closed()
+            await self._write_deadline()
             self.under_way = True
             await self._until(self._is_closed, SEEN_WITHIN_S)
             await asyncio.sleep(self._closed_for)
@@ -105,7 +105,7 @@ class HandOver:
             return 0.0
         return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0
 
-    async def _keep_closed(self) -> None:
+    async def _write_deadline(self) -> None:
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
         await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
 
@@ -128,7 +128,7 @@ class HandOver:
                 return
             if self._seconds_left(self._text) < OPEN_WITHIN_S:
                 try:
-                    await self._keep_closed()
+                    await self._write_deadline()
                 except KubeError as error:
                     log.warning("the node may open before its agents are exchanged: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)

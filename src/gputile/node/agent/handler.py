@@ -1,100 +1,54 @@
-"""Answers the kubelet's calls.
+"""Answers the kubelet: looks up what a decision needs, lets ``allocation`` decide, writes it down.
 
 For one container of one resource the kubelet calls ``GetPreferredAllocation`` (not always, ``preferred_allocation``),
 ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
-A refused ``Allocate`` kills the pod for good, and its controller makes the next one at once. So ``Allocate`` goes by
-the IDs, and is refused only where they can never be served: those of GPUs that are not there, or of too many.
-Everything that is a matter of time waits at ``PreStartContainer``, which the kubelet tries again and again.
+A call holds up every pod of the node and has no deadline in the kubelet, so each request has one here. The agent waits
+for the kubelet's list for up to three seconds, since it takes a while on a busy node, and for half a second if it did
+not come the last time. The agent waits longer for the API server, but only for a pod of which nothing else is known:
+the kubelet keeps for good what such a pod is given.
 """
 
+import asyncio
 import logging
 import time
 
-import msgspec
-
-from gputile.core.devices.request import Phase
+from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer, environment
+from gputile.node.agent.allocation import allocate, callers, record_mounts, unclear
+from gputile.node.agent.allocation_state import Caller
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.callers import Lookup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
+from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import mounts_of
-from gputile.node.agent.holdings import answer, derive
+from gputile.node.agent.holdings import derive, forget_unwritten
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.preferred_allocation import preferred
-from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
+from gputile.node.agent.rules import AllocationConflict
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-
-def allocate(
-    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
-) -> AllocateAnswer:
-    """Take ``ids`` as given to the container that is being admitted; return what it gets.
-
-    Raises:
-        AllocationConflict: they can never be served.
-    """
-    state.admission.expected = None
-    handed_on = {
-        device_id
-        for held in state.device_table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource and each.phase is Phase.INIT
-        for device_id in each.ids
-    }
-    before = state.records.copy(), set(state.admission.answered)
-    directory = answer(state, caller, resource, ids, now_ns)
-    row, devices = next(
-        (held, each)
-        for held in state.device_table
-        for each in held.devices
-        if (each.directory, each.resource) == (directory, resource)
-    )
-    pod = caller.pod if caller is not None else None
-    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
-    try:
-        rules_of(state).check(row, devices, gpus, reused=handed_on.issuperset(ids))
-    except Occupied:
-        pass
-    except AllocationConflict:
-        state.records, state.admission.answered = before
-        derive(state, now_ns)
-        raise
-    state.admission.last_uid = row.uid
-    on = state.gpus(row, devices.container, pod)
-    shares = state.shares(row, devices.container)
-    uuids = state.node_config.visible(ids, on)
-    mib = row.mib(min(on, default=""))
-    if pod is not None and pod.request is not None:
-        mib = pod.request.shape.mib
-    threads = pod.mps_threads if pod is not None else 0
-    variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
-    return AllocateAnswer(variables, directory, uuids)
+FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
+READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
+MOST_LOOKUPS = 8
 
 
 class AllocationHandler:
-    """Answers the calls on all device plugins of one node. ``compare`` wakes the loop that compares."""
+    """Answers the calls on all device plugins of ``node``. ``compare`` wakes the loop that compares."""
 
     def __init__(
-        self,
-        state: AllocationState,
-        lookup: Lookup,
-        files: ContainerPreparation,
-        advertiser: Advertiser,
-        compare: Wakeup,
-        metrics: AgentMetrics,
+        self, advertiser: Advertiser, node: str, files: ContainerPreparation, compare: Wakeup, metrics: AgentMetrics
     ) -> None:
-        self._state = state
-        self._lookup = lookup
-        self._files = files
+        self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
         self._advertiser = advertiser
+        self._node = node
+        self._files = files
         self._compare = compare
         self._metrics = metrics
+        self._lists = True  # the kubelet listed its pods when it was last asked
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         """Answer a call on the plugin of one resource."""
@@ -115,15 +69,15 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
+        """Return the preferred IDs. An error would fail the pod for good, so the answer is then no preference."""
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
             available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
-                caller = await self._lookup.caller(resource, size)
+                caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._state.expect(resource, ids, caller, time.monotonic())
+                self._state.expect(resource, ids, caller)
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -136,10 +90,10 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
-        if expected is not None and expected.is_for(resource, ids, time.monotonic()):
+        if expected is not None and (expected.resource, expected.ids) == (resource, frozenset(ids)):
             caller = expected.caller
         else:
-            caller = await self._lookup.caller(resource, len(ids))
+            caller = await self._find_caller(resource, len(ids))
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
@@ -150,10 +104,9 @@ class AllocationHandler:
             self._metrics.unidentified.inc()
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
-        record = msgspec.structs.replace(state.records[allocated.directory], mounts=mounts_of(response.mounts))
-        state.records[allocated.directory] = record
+        record_mounts(state, allocated.directory, mounts_of(response.mounts))
         try:
-            self._files.prepare(allocated, record)
+            self._files.prepare(allocated, state.records[allocated.directory])
         except OSError as error:  # made good before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()
@@ -170,12 +123,12 @@ class AllocationHandler:
         Raises:
             NotYet: it must not start yet.
         """
-        self._lookup.read_written()
+        self._records.read(self._state, time.time_ns())
         try:
             try:
                 starting = prestart(self._state, resource, ids, time.time_ns())
             except NotYet:  # what the kubelet lists may be news
-                await self._lookup.list()
+                await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
             for start in starting:
                 await self._files.start(start, self._state)
@@ -183,3 +136,40 @@ class AllocationHandler:
             self._compare.wish()
             self._advertiser.allocated()
             raise
+
+    # -- what a decision needs
+
+    async def _list(self) -> Listing | None:
+        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
+        self._lists = listing is not None
+        self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self._records.read(self._state, time.time_ns())
+        return listing
+
+    async def _find_caller(self, resource: str, size: int) -> Caller | None:
+        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
+        listing = await self._list()
+        forget_unwritten(self._state, resource)
+        until = time.monotonic() + PATIENCE_S
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read_pod(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), None)
+
+    async def _read_pod(self, key: str) -> bool:
+        """Read a pod from the API server; return whether it answered, even if there is no such pod."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._advertiser.cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True

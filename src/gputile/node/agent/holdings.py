@@ -48,19 +48,9 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
         taken = mounted | state.started | state.records.keys()
         while name in taken:
             name += ".1"  # no name of a container has a dot
-    unit = state.node_config.effective_mode.unit_mib
-    if caller is not None and pod is not None and pod.request is not None:
-        unit = pod.request.unit_mib or unit
     phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
-    state.records[name] = AllocationRecord(
-        both,
-        unit,
-        now_ns,
-        key=key,
-        uid=uid,
-        container=container,
-        phase=phase,
-    )
+    unit = state.unit_mib(pod)
+    state.records[name] = AllocationRecord(both, unit, now_ns, key=key, uid=uid, container=container, phase=phase)
     state.admission.answered.add(name)
     derive(state, now_ns)
     return name
@@ -238,27 +228,13 @@ class _Rows:
         self._devices: dict[str, list[ContainerDevices]] = {}
 
     def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
-        config = self._state.node_config
         since = record.since_ns if record is not None else 0
         row = self._found.get(uid)
         if row is None:
             key = pod.key if pod is not None else record.key if record is not None else ""
-            namespace, _, name = key.partition("/")
-            unit = record.unit_mib if record is not None else config.effective_mode.unit_mib
-            if pod is not None and pod.request is not None and pod.request.unit_mib:
-                unit = pod.request.unit_mib
-            group = pod.trust_group if pod is not None else self._state.trust_group(namespace)
-            row = PodDevices(
-                uid,
-                namespace,
-                name,
-                unit,
-                config.mode.value,
-                group,
-                since,
-                identified=bool(key),
-                known=pod is not None,
-            )
+            row = self._state.new_row(uid, key, pod, since)
+            if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
+                row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
         elif since < row.since_ns:
             row = msgspec.structs.replace(row, since_ns=since)
         self._found[uid] = row

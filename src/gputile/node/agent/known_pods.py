@@ -120,26 +120,25 @@ class PodCache(dict[str, KnownPod]):
 
 
 def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Take in a pod from an answer of the API server, unless the watch has said meanwhile that it is gone."""
+    """Store a pod that the API server has returned, unless the watch has reported its deletion meanwhile."""
     uid, held = pod.metadata.uid, pod_cache.get(pod.key)
     if uid in pod_cache.gone:
         return False
     if held is None or held.uid != uid:
         pod_cache.ahead.add(uid)
-    return _put(pod_cache, pod, configuration)
+    return _update(pod_cache, pod, configuration)
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Take in a pod from the watch or a list, unless something newer is known under its name: of this pod, or of the
-    next one so named.
+    """Store a pod from the watch or a list, unless a later version of it or a later pod of its name is known.
 
     Return whether anything that matters here is new: most of what a kubelet reports of a pod does not.
     """
     pod_cache.ahead.discard(pod.metadata.uid)
-    return _put(pod_cache, pod, configuration)
+    return _update(pod_cache, pod, configuration)
 
 
-def _put(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
     held = pod_cache.get(pod.key)
     if held is not None and is_older(pod.metadata.resource_version, held.pod.metadata.resource_version):
         return False
@@ -151,11 +150,11 @@ def _put(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
 
 
 def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
-    """Forget a pod that is gone, not the next one of its name."""
+    """Remove a pod that was deleted, but not its successor of the same name."""
     held = pod_cache.get(pod.key)
     if held is not None and held.uid == pod.metadata.uid:
         del pod_cache[pod.key]
-    _bury(pod_cache, pod.metadata.uid)
+    _record_deleted(pod_cache, pod.metadata.uid)
 
 
 def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
@@ -163,7 +162,7 @@ def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Config
     uids = {pod.metadata.uid for pod in listed.values()}
     for key, known in list(pod_cache.items()):
         if known.uid not in uids and known.uid not in pod_cache.ahead:
-            _bury(pod_cache, known.uid)
+            _record_deleted(pod_cache, known.uid)
         if key not in listed:
             del pod_cache[key]
     pod_cache.ahead.clear()
@@ -172,7 +171,7 @@ def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Config
         apply_pod(pod_cache, pod, configuration)
 
 
-def _bury(pod_cache: PodCache, uid: str) -> None:
+def _record_deleted(pod_cache: PodCache, uid: str) -> None:
     pod_cache.ahead.discard(uid)
     pod_cache.gone[uid] = None
     if len(pod_cache.gone) > MOST_GONE:

@@ -50,21 +50,20 @@ class GatewayGoneError(Exception):
 
 
 class KubeletLink:
-    """What the agent hears from the kubelet, and tells it. ``asked`` is when it last asked to be given devices, on the
-    monotonic clock.
+    """The agent's connection to the kubelet, through the gateway.
 
-    ``state`` is the gateway's latest, ``told`` is set once it has said any; ``registered`` is set once the kubelet has
-    taken all resources.
+    ``asked`` is when the kubelet last asked for devices, on the monotonic clock. ``state`` is the gateway's latest;
+    ``state_received`` is set with the first one, and ``registered`` once the kubelet has registered all resources.
     """
 
     def __init__(self, link: MessageChannel[FromGateway]) -> None:
         self.asked = 0.0
         self.state = State()
         self.registered = asyncio.Event()
-        self.told = asyncio.Event()
+        self.state_received = asyncio.Event()
         self._in_charge = asyncio.Event()
         self._link = link
-        self._told: dict[str, tuple[Device, ...]] = {}
+        self._advertised: dict[str, tuple[Device, ...]] = {}
         self._health: bytes | None = None
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
@@ -72,7 +71,7 @@ class KubeletLink:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, answer: Answers) -> None:
-        """Take in what the gateway says; ``answer`` answers the kubelet's calls.
+        """Handle the gateway's messages; ``answer`` answers the kubelet's calls.
 
         Raises:
             GatewayGoneError: it has hung up.
@@ -90,7 +89,7 @@ class KubeletLink:
                             asked.set_result(body)
                     case State():
                         self.state = message
-                        self.told.set()
+                        self.state_received.set()
                         if message.in_charge:
                             self._in_charge.set()
                         if message.registered:
@@ -116,14 +115,16 @@ class KubeletLink:
             await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
-        """Have other agents let go of the node; return when they have."""
+        """Make other agents release the node; return when they have."""
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
     def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
-        changed = {name: devices_message(found) for name, found in devices.items() if self._told.get(name) != found}
-        if changed or devices.keys() != self._told.keys():
-            self._told = dict(devices)
+        changed = {
+            name: devices_message(found) for name, found in devices.items() if self._advertised.get(name) != found
+        }
+        if changed or devices.keys() != self._advertised.keys():
+            self._advertised = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:

@@ -130,7 +130,7 @@ _PROCESS = "process"  # the file that names the daemon's process
 def cut_back(directory: Path, most: int) -> None:
     """Empty the files of a directory that take more than ``most`` bytes of the disk.
 
-    Who goes on writing where such a file ended leaves a hole before that, which takes none.
+    A process that goes on writing at its old offset leaves a hole, which takes none.
     """
     for path in directory.iterdir():
         with contextlib.suppress(OSError):

@@ -225,13 +225,6 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
     return found
 
 
-def published(node_config: NodeConfig, other_plugin: str | None) -> Inventory | None:
-    """Return the inventory that the scheduler sees; None where it must leave the choice of GPUs to kube-scheduler."""
-    if other_plugin is not None:
-        return None
-    return closed(node_config) if node_config.withheld is not None else node_config.inventory
-
-
 def closed(node_config: NodeConfig) -> Inventory:
     return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
 

@@ -296,7 +296,7 @@ def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
 _WARNING: Final = "Warning"
 
 
-async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
+async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
     """Write what is ``wanted`` where ``node`` says otherwise; return whether it did.
 
     Raises:
@@ -305,7 +305,7 @@ async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime)
     about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
     before = {condition.type: condition for condition in node.status.conditions}
     for condition in wanted.conditions:
-        kind = _news(before.get(condition.type), condition)
+        kind = _event_type(before.get(condition.type), condition)
         if kind == _WARNING:
             cluster.record(about, condition.reason, condition.message, _WARNING)
         elif kind:
@@ -317,7 +317,7 @@ async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime)
     return True
 
 
-def _news(old: NodeCondition | None, new: NodeCondition) -> str:
+def _event_type(old: NodeCondition | None, new: NodeCondition) -> str:
     """Return the type of the event for a condition: where it turns bad or says something new, or turns good again."""
     if new.status == "True" and (old is None or old.message != new.message):
         return _WARNING

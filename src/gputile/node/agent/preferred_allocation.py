@@ -97,32 +97,12 @@ def preferred(
     """Return ``size`` IDs of ``available`` that the kubelet should take, with all of ``must``."""
     kept = frozenset(must)
     free = tuple(device_id for device_id in available if device_id not in kept)
-    held = _row_of(state, caller)
+    pod, key = (caller.pod, caller.key) if caller is not None else (None, "")
+    before = state.device_table.get(pod.uid) if pod is not None else None
+    held = before or state.new_row(pod.uid if pod is not None else "", key, pod)
     in_use = _in_use(state, free, resource, held.uid, caller)
     offered = by_gpu((*kept, *(device_id for device_id in free if device_id not in in_use)))
     return _Choice(state, caller, resource, size, held, offered, by_gpu(kept)).choose()
-
-
-def _row_of(state: AllocationState, caller: Caller | None) -> PodDevices:
-    """Return what the caller's pod holds so far."""
-    config, pod = state.node_config, caller.pod if caller is not None else None
-    if pod is not None and (held := state.device_table.get(pod.uid)) is not None:
-        return held
-    key = caller.key if caller is not None else ""
-    namespace, _, name = key.partition("/")
-    unit = pod.request.unit_mib if pod is not None and pod.request is not None else 0
-    group = pod.trust_group if pod is not None else state.trust_group(namespace)
-    return PodDevices(
-        pod.uid if pod is not None else "",
-        namespace,
-        name,
-        unit or config.effective_mode.unit_mib,
-        config.mode.value,
-        group,
-        0,
-        identified=bool(key),
-        known=pod is not None,
-    )
 
 
 def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None) -> set[str]:
@@ -242,7 +222,7 @@ class _Choice:
         yield from (near, self.booked, booked, self._fitting(self.usable, mib, percent))
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the last answer, if nobody knows whom that and this are for, and its resource was another.
+        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a different resource.
 
         The kubelet asks for all resources of a container one after the other.
         """

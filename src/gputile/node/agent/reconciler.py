@@ -31,7 +31,7 @@ LIST_WITHIN_S = 2.0
 
 
 class Reconciler:
-    """Compares, and puts right what differs."""
+    """Compares what pods hold, what the kubelet lists and what is booked, and corrects the annotations."""
 
     def __init__(self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess) -> None:
         self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
@@ -56,7 +56,7 @@ class Reconciler:
         if not self._store.mine:
             return False
         await advertiser.renew(listing)
-        state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if self._kubelet.registered.is_set():
             self._records.read(state, time.time_ns())
         if listing is None:
@@ -80,7 +80,7 @@ class Reconciler:
         keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Leave out complaints of what may be over before anybody reads of it."""
+        """Drop complaints that have not lasted for long enough to be reported."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:

@@ -102,11 +102,11 @@ class Totals:
         self._now: dict[tuple[str, str], Spent] = {}
 
     def begin(self) -> None:
-        """Take note that another arbiter has started, which counts from 0."""
+        """Record that another arbiter has started, which counts from 0."""
         self._earlier, self._now = self.spent(), {}
 
-    def take(self, used: Used) -> None:
-        """Take in what an arbiter says; containers that it no longer names are forgotten."""
+    def add(self, used: Used) -> None:
+        """Add what an arbiter reports; containers that it no longer names are forgotten."""
         found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
         # A turn is charged as it goes, and what was too much given back when it ends.
         self._now = {key: spent.at_least(self._now.get(key, _NOTHING)) for key, spent in found.items()}

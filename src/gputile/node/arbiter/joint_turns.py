@@ -29,7 +29,7 @@ class JointGpus:
         self._wanted: dict[Hashable, dict[int, dict[str, int]]] = {}  # container -> process -> GPU -> when
 
     def wants(self, key: Hashable, member: int, gpu: str, now: int) -> set[str]:
-        """Take note that a process of a container wants a GPU; return all that it has wanted lately."""
+        """Record that a process of a container wants a GPU; return all GPUs that it has wanted lately."""
         wanted = self._wanted.setdefault(key, {}).setdefault(member, {})
         wanted[gpu] = now
         return {other for other, at in wanted.items() if now - at <= USED_WITHIN}

@@ -148,7 +148,7 @@ class NodeTimeSlices:
             self._tie(key, now)
 
     def _tie(self, key: Hashable, now: int) -> None:
-        """Bring up to date which GPUs a container's turns begin together on."""
+        """Recompute the GPUs that are granted to a container together."""
         before = self._tied.get(key, ())
         gpus = tuple(c for c in self._joint_gpus.of(key, now) if c in self._gpus and key in self._gpus[c].accounts)
         after = gpus if len(gpus) > 1 else ()
@@ -178,7 +178,7 @@ class NodeTimeSlices:
     # -- after each event
 
     def _nothing(self) -> Said:
-        """Take note of what makes no difference: what is due comes in its time."""
+        """Return the answer to an event that changes nothing."""
         self.cost = 1
         return []
 
@@ -192,8 +192,8 @@ class NodeTimeSlices:
             if left or self._joint_gpus.ends(key, now):
                 self._tie(key, now)
         for other in sorted(near):
-            self._see_whether_held_up(other, now)
-        self._let_go(near, now)
+            self._tie_if_held_up(other, now)
+        self._end_held_up(near, now)
         self._ask(near, now)
         for other in sorted(near):
             found += [(other, instruction) for instruction in self._gpus[other].tick(now)]
@@ -202,7 +202,7 @@ class NodeTimeSlices:
         found += self._end_joint_gpus(near, now)
         return found
 
-    def _see_whether_held_up(self, uuid: str, now: int) -> None:
+    def _tie_if_held_up(self, uuid: str, now: int) -> None:
         """Note that a container which keeps a GPU long after its turn may need it together with those it waits for."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
@@ -237,8 +237,8 @@ class NodeTimeSlices:
             for _, _, account in mine:
                 account.asks = asks
 
-    def _let_go(self, near: set[str], now: int) -> None:
-        """Take the GPUs from a container that waits for one whose turn has come to its end before.
+    def _end_held_up(self, near: set[str], now: int) -> None:
+        """Take the GPUs from a container whose turn is over on one of them while it waits for another.
 
         It is the next to get all of its GPUs, but not twice in a row.
         """
@@ -287,7 +287,7 @@ class NodeTimeSlices:
                 said += [(uuid, instruction) for instruction in self._gpus[uuid].begin(begin.key, length, now)]
                 self._gpus[uuid].accounts[begin.key].asks = False
             free.difference_update(begin.gpus)
-            self._take_note(begin)
+            self._record_round(begin)
         for uuid in near:
             self._look_again.pop(uuid, None)
         for candidate in candidates:
@@ -295,7 +295,7 @@ class NodeTimeSlices:
                 self._look_again[candidate.gpus[0]] = now + LOOK_AGAIN
         return said
 
-    def _take_note(self, begin: Begin) -> None:
+    def _record_round(self, begin: Begin) -> None:
         round_ = self._rounds.get(begin.key)
         if round_ is None:
             return

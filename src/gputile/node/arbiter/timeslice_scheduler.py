@@ -120,7 +120,7 @@ class TimeSliceScheduler:
         return account if account is not None and (self.holds(member, number) or member in account.overrun) else None
 
     def busy(self, member: int, number: int, now: int) -> list[TimesliceMessage]:
-        """Take note that a holder is alive, and waits for the GPU to finish what was submitted."""
+        """Record that a holder is alive, and waits for the GPU to finish what was submitted."""
         if self._turn is not None and self.holds(member, number):
             self._turn.sign = now
         return self.tick(now)
@@ -171,7 +171,7 @@ class TimeSliceScheduler:
     def holders(self) -> frozenset[int]:
         return frozenset(self._turn.holders) if self._turn is not None else frozenset()
 
-    # -- for one who sees several GPUs
+    # -- for NodeTimeSlices, which sees all GPUs
 
     @property
     def spare(self) -> int:

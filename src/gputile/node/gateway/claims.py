@@ -44,7 +44,7 @@ class ClaimsPlugin(KubeletSocket):
         if not self.there:
             await self._start()
 
-    async def look(self, *, in_charge: bool) -> None:
+    async def reconcile(self, *, in_charge: bool) -> None:
         """Serve on a new socket if somebody has removed the old one, and not beside a younger gateway."""
         if not in_charge:
             await self.serve(None)

@@ -174,7 +174,7 @@ class Gateway:
             await self._claims.stop()
 
     async def _supervise(self, serving: "asyncio.Task[None]") -> None:
-        """Advertise nothing where no agent has come back: pods would be held up, and fail one by one."""
+        """Withdraw all resources if no agent comes back: pods would wait for it, and fail one by one."""
         loop = asyncio.get_running_loop()
         served = loop.time()
         while True:
@@ -183,8 +183,8 @@ class Gateway:
                 serving.result()
             now = loop.time()
             if self._relay.lost is not None and now - self._relay.lost > AWAY_FOR_S:
-                await self._registrar.let_go()
-            await self._claims.look(in_charge=not self._registrar.stood_down)
+                await self._registrar.withdraw()
+            await self._claims.reconcile(in_charge=not self._registrar.stood_down)
             if not self._registrar.stood_down or self._registrar.others():
                 served = now
             elif now - served > ABANDONED_AFTER_S:
@@ -219,7 +219,7 @@ class Gateway:
         requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]",
         tasks: "set[asyncio.Task[None]]",
     ) -> None:
-        """Take in what an agent says, until it hangs up.
+        """Handle an agent's messages until it hangs up.
 
         Raises:
             TimeoutError: it hangs; one that works asks for the pods' devices again and again.

@@ -25,7 +25,7 @@ _LOCK_MOST_BYTES = 4096
 
 
 class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
-    """From the agent: it is ready to serve the node; agents of other gateways are to let go of it."""
+    """From the agent: it is ready to serve the node; agents of other gateways are to release it."""
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
@@ -145,7 +145,7 @@ def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Me
 class NodeLock:
     """Decides who serves the node when two gateways run for a moment, as in an upgrade: the one that took it last.
 
-    The older gateway and its agent then write nothing more, and let go of the kubelet. ``token`` is theirs alone.
+    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` is theirs alone.
     """
 
     def __init__(self, file: Path, token: str) -> None:
@@ -154,7 +154,7 @@ class NodeLock:
         self._mine = True
 
     def take(self) -> None:
-        """Take the lock, from whoever has it.
+        """Take the lock from any holder.
 
         Raises:
             OSError: it cannot be written.

@@ -114,7 +114,7 @@ class KubeletSocket:
             await _completed(server.stop(grace=LAST_ANSWERS_WITHIN_S))
 
     def announce(self, message: bytes) -> None:
-        """Tell those who listen, now and later."""
+        """Send a message to all streams, present and future."""
         self._message = message
         self._wake_streams()
 
@@ -214,8 +214,8 @@ class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
     ``registered`` says whether the kubelet has taken all of them, ``epoch`` when a new kubelet was last seen, on the
-    event loop's clock; ``changed`` is called when either is another. When it is no longer ``in_charge`` it lets go of
-    the kubelet, and has ``stood_down``.
+    event loop's clock; ``changed`` is called when either is another. When it is no longer ``in_charge`` it
+    serves nothing more, and has ``stood_down``.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Registrar:
         self._watch = SocketWatch(directory)
 
     async def sweep(self) -> None:
-        """Wait until an older gateway has let go of the kubelet, and remove the sockets of one that has died."""
+        """Wait until an older gateway has removed its sockets, and remove those of one that has died."""
         for _ in range(int(HAND_OVER_WITHIN_S / LOOK_FOR_OLDER_EVERY_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -262,7 +262,7 @@ class Registrar:
     async def run(self) -> None:
         try:
             while True:
-                await self.look()
+                await self.reconcile()
                 pause = self._next_try - asyncio.get_running_loop().time()
                 await self._watch.changed(pause if 0 < pause < LOOK_EVERY_S else LOOK_EVERY_S)
         finally:
@@ -280,12 +280,12 @@ class Registrar:
             if resource in changed:
                 self._plugins[resource].announce(changed[resource])
 
-    async def let_go(self) -> None:
-        """Serve nothing any more, until something is advertised anew."""
+    async def withdraw(self) -> None:
+        """Stop serving all resources until they are advertised again."""
         self.registered = False
         await self._remove(list(self._plugins))
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         if not self._in_charge():
             if not self.stood_down:
                 log.warning("a younger gateway has taken over; this one serves no more")

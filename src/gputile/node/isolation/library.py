@@ -86,10 +86,10 @@ def install(installed: Installed, content: bytes) -> None:
     place.mkdir(parents=True, exist_ok=True)
     found = _content(installed.library)
     if found is None or (found != content and place_in(place.parent, found) != installed):
-        _put(installed.library, content)
+        _replace(installed.library, content)
     loads = f"{CONTAINER_LIBRARY}\n".encode()
     if _content(installed.preload) != loads:
-        _put(installed.preload, loads)
+        _replace(installed.preload, loads)
 
 
 def must_be_loadable(installed: Installed) -> None:
@@ -128,7 +128,7 @@ def remove_placeholder(path: Path) -> None:
         path.rmdir()
 
 
-def _put(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes) -> None:
     remove_placeholder(path)
     write_whole(path, content, 0o755)
 

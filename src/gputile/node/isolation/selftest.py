@@ -187,11 +187,6 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
         yield from rows
 
 
-def longest_s(seconds: float) -> float:
-    """Return for how many seconds to wait for a probe that measures ``seconds``: it has to start and to end, too."""
-    return seconds + _WITHIN_S
-
-
 def _judge(
     names: Sequence[str], claims: Sequence[GpuClaim], wanted: Sequence[float], got: Sequence[float]
 ) -> list[TimeRow]:
@@ -240,7 +235,7 @@ def _fills(environment: Mapping[str, str], places: Sequence[Path | None], second
         probes = [_start_probe(["time", str(seconds)], place, environment, stack) for place in places]
         for probe in probes:
             _go(probe)
-        said = [probe.communicate(timeout=longest_s(seconds)) for probe in probes]
+        said = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]
     for probe, (out, err) in zip(probes, said, strict=True):
         if probe.returncode or not out:
             raise ProbeError(err.strip() or f"a probe ended with {probe.returncode}")

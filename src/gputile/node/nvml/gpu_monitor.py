@@ -81,7 +81,7 @@ class Monitor:
         self.xids: Mapping[tuple[str, int], int] = {}
 
     def step(self, seconds: float) -> bool:
-        """Take in what the driver says within ``seconds``; return whether that changed what is published."""
+        """Watch the driver for ``seconds``; return whether anything that is published has changed."""
         before = self.seen
         try:
             if self._clock() >= self._reopen_at_s:
@@ -91,13 +91,13 @@ class Monitor:
             if self._probe is None:
                 time.sleep(wait_s)
                 return False
-            self._take(self._probe.watch_health(wait_s))
+            self._apply(self._probe.watch_health(wait_s))
             if self._clock() >= self._read_at_s:
                 self._read_at_s = self._clock() + READ_EVERY_S
-                self._take(self._read(self._probe.inventory()))
+                self._apply(self._read(self._probe.inventory()))
             if self._clock() >= self._examine_at_s:
                 self._examine_at_s = self._clock() + EXAMINE_EVERY_S
-                self._take(self._probe.examine())
+                self._apply(self._probe.examine())
                 self.readings = self._probe.readings()
         except NvmlError as error:
             self._go_down(error.problem)
@@ -128,17 +128,17 @@ class Monitor:
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Take in a new inventory; return a sign for each GPU that is no longer in it."""
+        """Apply a new inventory; return a sign for each GPU that is no longer in it."""
         known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
-        self._give_indices(machine, first=not known.gpus)
+        self._assign_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
         self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
         lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in _uuids_of(gpu))
 
-    def _give_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Let every GPU keep the index that it had, since the driver counts anew when one is gone."""
+    def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
+        """Keep every GPU's index, since the driver renumbers the others when one is gone."""
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
@@ -147,7 +147,7 @@ class Monitor:
                 taken = set(self._index.values())
                 self._index[gpu.uuid] = next(i for i in chain((gpu.index,), count()) if i not in taken)
 
-    def _take(self, signs: tuple[Sign, ...]) -> None:
+    def _apply(self, signs: tuple[Sign, ...]) -> None:
         if not signs:
             return
         if seen := Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen)):

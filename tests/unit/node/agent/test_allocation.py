@@ -12,12 +12,11 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.node.agent.allocation import allocate, callers, unclear
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import AllocateAnswer
-from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
-from gputile.node.agent.handler import allocate
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
@@ -70,7 +69,7 @@ class Here:
             )
             for name, containers in pods.items()
         }
-        self.state.heard(listing, 1.0, settled=settled)
+        self.state.record_listing(listing, 1.0, settled=settled)
         derive(self.state, self.now)
 
     def answers(self, resource: str, ids: tuple[str, ...]) -> AllocateAnswer:
@@ -203,7 +202,7 @@ def test_a_pod_joins_those_of_its_trust_group_as_it_is_now(trust: Configuration,
 def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
     """Nobody knew who asked for memory and compute, and the kubelet chose two GPUs."""
     here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
-    here.state.heard(None, 1.0, settled=True)
+    here.state.record_listing(None, 1.0, settled=True)
     for resource, ids in ((GPU_CORE, core), (GPU_MEMORY, TWO)):
         here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
     here.know(known("a", container(mem=2, core=10)))

@@ -28,9 +28,8 @@ class QueueingKubelet:
     """A node's kubelet that has pods to admit, and an agent that is to take the node over.
 
     With each look at its list ``seconds`` pass, and it has admitted as many pods as ``admitted`` returns for the number
-    of the look; it does not answer where that is None. ``time`` stands for all clocks, that of the day is ``ahead``
-    by some seconds. ``left`` is for how many seconds the node was closed at each look. Each pod asks for ``asks``, and
-    has got what is ``given`` once it is admitted.
+    of the look; it does not answer where that is None. ``time`` stands for all clocks. ``left`` is for how many seconds
+    the node was closed at each look. Each pod asks for ``asks``, and has got what is ``given`` once it is admitted.
     """
 
     state = State(others=True)
@@ -42,10 +41,10 @@ class QueueingKubelet:
         asks: Mapping[str, int] = MEMORY,
         given: Iterable[str] = MEMORY,
     ) -> None:
-        self.time, self.ahead = 1_000_000.0, 0.0
+        self.time = 1_000_000.0
         self.left: list[float] = []
         self.cluster = FakeCluster()
-        self._seconds, self.admitted = seconds, admitted
+        self._seconds, self._admitted = seconds, admitted
         pods = [simple_pod(f"p{i}", container(asks=asks)) for i in range(PODS)]
         self._pods = [self.cluster.create(pod, node=NODE) for pod in pods]
         self._given = {"main": {resource: frozenset({"GPU-0::0"}) for resource in given}}
@@ -55,10 +54,7 @@ class QueueingKubelet:
         self.agent = AllocationState(Configuration(), config, DeviceTable(), node=self.cluster.node)
         self.cluster.on_node = self._on_node
         link = cast(KubeletLink, self)
-        self.hand_over = HandOver(self.cluster, link, self.agent, 0.0, self.day, self.clock)
-
-    def day(self) -> float:
-        return self.time + self.ahead
+        self.hand_over = HandOver(self.cluster, link, self.agent, 0.0, self.clock, self.clock)
 
     def clock(self) -> float:
         return self.time
@@ -66,7 +62,7 @@ class QueueingKubelet:
     async def list(self, within: float) -> Listing | None:
         self.time += self._seconds
         self.left.append(float(self.cluster.node.metadata.annotations[HANDOVER_ANNOTATION]) - self.time)
-        admitted = self.admitted(len(self.left))
+        admitted = self._admitted(len(self.left))
         pods = self._pods[: admitted or 0]
         return None if admitted is None else {p.key: ListedPod("default", p.metadata.name, self._given) for p in pods}
 
@@ -142,19 +138,3 @@ async def test_a_node_that_a_dead_agent_closed_is_opened_whatever_the_clock_says
         until = str(int(kubelet.time + closed_for))
         node = Node(metadata=ObjectMeta(name=NODE, annotations={HANDOVER_ANNOTATION: until}))
         assert kubelet.hand_over.left(node) == left
-
-
-@pytest.mark.anyio
-async def test_a_clock_that_is_set_back_opens_no_node_whose_pods_are_still_waited_for() -> None:
-    kubelet = QueueingKubelet(10.0, lambda look: look)
-    left: list[float | None] = []
-
-    def admitted(look: int) -> int:
-        kubelet.ahead = -5 * 3600.0 if look > 2 else 0.0
-        left.append(kubelet.hand_over.left(kubelet.cluster.node))
-        return look
-
-    kubelet.admitted = admitted
-    await kubelet.hand_over.close()
-    assert len(left) == PODS
-    assert all(each is not None and each > 0.0 for each in left)

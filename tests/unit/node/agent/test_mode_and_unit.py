@@ -92,11 +92,9 @@ def test_a_part_of_each_gpus_memory_is_kept_back_where_memory_is_shared() -> Non
 @pytest.mark.parametrize(
     ("mode", "features", "expected"),
     [
-        ("cgpu", Features(sharing=False), Mode.EXCLUSIVE),
         ("mps", Features(sharing=False), Mode.EXCLUSIVE),
         ("topology", Features(sharing=False), Mode.TOPOLOGY),
         ("topology", Features(topology=False), Mode.EXCLUSIVE),
-        ("share", Features(topology=False), Mode.SHARE),
         ("default", Features(sharing=False, topology=False), Mode.EXCLUSIVE),
     ],
 )

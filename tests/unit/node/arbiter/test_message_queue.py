@@ -117,20 +117,6 @@ def test_as_much_is_handled_however_many_flood(clock: Clock, containers: int, nu
     assert min(shares) >= max(shares) / 2, "and each connection"
 
 
-def test_parts_of_messages_cost_as_much(clock: Clock) -> None:
-    """Bytes one by one: what is counted is how often the connection is read."""
-    ((process,),) = node(clock, 1, 1)
-    reads = 0
-    for _ in range(1000):
-        for _ in range(100):
-            if not process.paused:
-                process.queue.read(process)
-                reads += 1
-        clock.pass_by(0.001)
-    assert reads <= (SURE + SHARED) * (1 / WINDOW_S + 1)
-    assert process.pauses > 10
-
-
 @pytest.mark.requirement("M5")
 def test_an_honest_container_never_waits(clock: Clock) -> None:
     """64 processes that say three things each at the end of each turn of 30 ms, among 40 quiet containers."""

@@ -28,11 +28,11 @@ def test_what_is_wrong(line: bytes) -> None:
 def test_totals_go_on_over_arbiters_and_never_back() -> None:
     totals = Totals()
     totals.begin()
-    totals.take({"/a": {"GPU-0": Spent(5, 1)}, "/b": {"GPU-0": Spent(2, 9)}})
+    totals.add({"/a": {"GPU-0": Spent(5, 1)}, "/b": {"GPU-0": Spent(2, 9)}})
     # A turn's charge was taken back in part.
-    totals.take({"/a": {"GPU-0": Spent(4, 2)}, "/b": {"GPU-0": Spent(3, 9)}})
+    totals.add({"/a": {"GPU-0": Spent(4, 2)}, "/b": {"GPU-0": Spent(3, 9)}})
     assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
     totals.begin()
     assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
-    totals.take({"/a": {"GPU-0": Spent(1, 1)}})  # the container of /b has gone meanwhile
+    totals.add({"/a": {"GPU-0": Spent(1, 1)}})  # the container of /b has gone meanwhile
     assert totals.spent() == {("/a", "GPU-0"): Spent(6, 3)}

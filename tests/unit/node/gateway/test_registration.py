@@ -31,14 +31,14 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
 
     registrar = Registrar(tmp_path, _carry)
     await registrar.advertise([RESOURCE], {RESOURCE: b""})
-    await registrar.look()
+    await registrar.reconcile()
     (first,) = sockets()
     channel = grpc.aio.insecure_channel(f"unix:{first}")
     allocate: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ALLOCATE)
     call = allocate(b"")  # so that stopping takes a moment
     await asyncio.sleep(0.2)
     first.unlink()  # a kubelet that starts removes all sockets
-    looking = asyncio.create_task(registrar.look())
+    looking = asyncio.create_task(registrar.reconcile())
     await asyncio.sleep(0.1)
     await registrar.advertise([], {})
     await looking
@@ -46,7 +46,7 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
     assert not registrar.others()
     call.cancel()
     await channel.close()
-    await registrar.let_go()
+    await registrar.withdraw()
 
 
 FOREVER_S = 3600.0

@@ -275,7 +275,7 @@ def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
 
 @lru_cache(_MOST_KEPT)  # the kubelet writes all of it anew at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
+    """Return what an answer has the container mount; None if it cannot be read."""
     try:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
@@ -316,7 +316,7 @@ class Records:
         state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
-        """Go on with what the agent before this one has written until it let go of the node.
+        """Take over what the previous agent wrote until it released the node.
 
         Where its checkpoint has been lost, what is in force is what the node was published with.
         """

@@ -329,7 +329,7 @@ class UsageHour:
         self._due_s = self._taken_s = float("-inf")
         self._lines: _LINES = {}
 
-    def take_if_due(self, at: int, now_s: float) -> None:
+    def sample_if_due(self, at: int, now_s: float) -> None:
         """Take a sample if a minute has passed: ``at`` is Unix time, ``now_s`` that of a clock that only advances."""
         if now_s < self._due_s:
             return

@@ -30,7 +30,7 @@ class Remembering:
             TimeUsed(PodContainer(POD, "default", "a", "main"), "1", seconds, 0.0),
             TimeUsed(PodContainer("of a successor", "default", "a", "main"), "1", 9.0 * seconds, 0.0),
         )
-        self.hour.take_if_due(60 * minute, 60.0 * minute)
+        self.hour.sample_if_due(60 * minute, 60.0 * minute)
 
     def samples(self) -> list[HourSample]:
         return [each for line in self.hour.of_pod(POD).lines for each in line.samples]
@@ -45,7 +45,7 @@ def test_a_sample_a_minute_has_the_memory_and_the_part_of_the_minute(there: Reme
     file = counted(there.node.usage.path(f"{POD}-main"), 300 * MIB - 1, 500 * MIB, 0)
     try:
         there.take(1, 10)
-        there.hour.take_if_due(70, 70.0)
+        there.hour.sample_if_due(70, 70.0)
         there.take(2, 40)
     finally:
         os.close(file)

@@ -1,0 +1,151 @@
+"""Finds whose container the kubelet asks for, and decides ``Allocate``.
+
+No call of the device plugin API says whose devices it asks for. The kubelet admits one pod at a time, and ``List``
+shows that pod with containers that have no devices yet. So the pod is the one that is bound here, asks for GPUs, and
+lacks them in the list. The container is the next in the order of admission that asks for just so many IDs of the
+resource and for which the kubelet has written none down. One that was let start is not meant while one that was not
+could be: a kubelet that has forgotten its devices leaves one alone that runs (``devicesToAllocate`` in
+pkg/kubelet/cm/devicemanager). If all containers were let start, the caller is in the youngest listed pod: a kubelet
+that has just started admits pods by their age, and does not list those to come. Nothing depends on the answer but the
+preferred GPU and what the environment says: ``PreStartContainer`` goes by what the kubelet has written down.
+
+A refused ``Allocate`` kills the pod for good, and its controller makes the next one at once. So ``Allocate`` goes by
+the IDs, and is refused only where they can never be served: those of GPUs that are not there, or of too many.
+Everything that is a matter of time waits at ``PreStartContainer``, which the kubelet tries again and again.
+"""
+
+from collections.abc import Set
+
+import msgspec
+
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.answers import AllocateAnswer, environment
+from gputile.node.agent.device_table import ListedPod, Listing
+from gputile.node.agent.holdings import answer, derive, entries
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
+
+Written = Set[tuple[str, str, str]]
+
+
+def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
+    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
+    written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
+    found: list[tuple[tuple[object, ...], Caller]] = []
+    again: list[tuple[tuple[str, str], Caller]] = []
+    for key, listed in (listing or {}).items():
+        pod = state.pods.get(key)
+        if pod is None or not pod.alive or (pod.request is None and pod.problem is not None):
+            if bare := _first_bare(listed, resource):
+                found.append(((2, "", key), Caller(key, bare, pod if pod is not None and pod.alive else None)))
+        elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
+            created, pending = pod.pod.metadata.creation_timestamp or "", pod.pod.status.phase in ("", "Pending")
+            if caller.sure:
+                found.append(((0 if pending else 1, pod.uid != state.admission.last_uid, created, key), caller))
+            else:
+                again.append(((created, key), caller))
+    found.sort(key=lambda pair: pair[0])
+    again.sort(key=lambda pair: pair[0], reverse=True)
+    return [caller for _, caller in (*found, *again)]
+
+
+def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
+    """Return the keys of pods to read from the API server before the callers are relied on."""
+    found = callers(state, listing, resource, size)
+    if sum(caller.sure for caller in found) == 1:
+        return []
+    unlike = [
+        key
+        for key, listed in (listing or {}).items()
+        if (pod := state.pods.get(key)) is not None and pod.alive and _unlike(listed, pod, resource)
+    ]
+    return list(dict.fromkeys([*(caller.key for caller in found if not caller.sure), *unlike]))
+
+
+def _next(
+    state: AllocationState, listed: ListedPod, pod: KnownPod, written: Written, resource: str, size: int
+) -> Caller | None:
+    """Return the container of ``pod`` that comes next; those before one that has devices had their turn."""
+    containers = pod.request.containers if pod.request is not None else ()
+    reached = max((place for place, each in enumerate(containers) if listed.containers.get(each.name)), default=0)
+    again = None
+    for container in containers[reached:]:
+        had = (pod.kubelet_uid, container.name, resource) in written or listed.ids(container.name, resource)
+        if had or pod.demand(container, resource) != size:
+            continue
+        if not state.device_table.runs(pod.uid, container.name):
+            return Caller(listed.key, container.name, pod, container, sure=True)
+        again = again or Caller(listed.key, container.name, pod, container)
+    return again
+
+
+def _first_bare(listed: ListedPod, resource: str) -> str:
+    """Return the first container without IDs after the last one that has some: those before it had their turn."""
+    names = list(listed.containers)
+    reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
+    return next(iter(names[reached:]), "")
+
+
+def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
+    """Return whether containers lack devices that the pod known by this name does not ask for, or has been given."""
+    bare = [name for name, resources in listed.containers.items() if not resources]
+    if pod.request is None:
+        return bool(bare)
+    names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+    return any(
+        name not in names
+        or ((container := pod.container_request(name)) is not None and pod.demand(container, resource) > 0)
+        for name in bare
+    )
+
+
+def allocate(
+    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
+) -> AllocateAnswer:
+    """Record that ``ids`` are given to the container that is being admitted; return what it gets.
+
+    Raises:
+        AllocationConflict: they can never be served.
+    """
+    state.admission.expected = None
+    handed_on = {
+        device_id
+        for held in state.device_table.holders(resource, ids)
+        for each in held.devices
+        if each.resource == resource and each.phase is Phase.INIT
+        for device_id in each.ids
+    }
+    before = state.records.copy(), set(state.admission.answered)
+    directory = answer(state, caller, resource, ids, now_ns)
+    row, devices = next(
+        (held, each)
+        for held in state.device_table
+        for each in held.devices
+        if (each.directory, each.resource) == (directory, resource)
+    )
+    pod = caller.pod if caller is not None else None
+    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
+    try:
+        rules_of(state).check(row, devices, gpus, reused=handed_on.issuperset(ids))
+    except Occupied:
+        pass
+    except AllocationConflict:
+        state.records, state.admission.answered = before
+        derive(state, now_ns)
+        raise
+    state.admission.last_uid = row.uid
+    on = state.gpus(row, devices.container, pod)
+    shares = state.shares(row, devices.container)
+    uuids = state.node_config.visible(ids, on)
+    mib = row.mib(min(on, default=""))
+    if pod is not None and pod.request is not None:
+        mib = pod.request.shape.mib
+    threads = pod.mps_threads if pod is not None else 0
+    variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
+    return AllocateAnswer(variables, directory, uuids)
+
+
+def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> None:
+    """Record what the container with this allocation directory was told to mount."""
+    state.records[directory] = msgspec.structs.replace(state.records[directory], mounts=mounts)
