@@ -28,7 +28,6 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
@@ -111,11 +110,9 @@ class ExtenderHandlers:
     def prioritize_claims(self, args: ExtenderArgs) -> list[HostPriority]:
         """Return 0 to 10 for each of the named nodes, for a pod with ResourceClaims."""
         names = _names(args)
-        try:
-            ranks = rank_pod_with_claims(self._engine, args.pod, names)
-        except RequestError as error:
-            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, str(error)))
-            ranks = [0] * len(names)
+        ranks, invalid = rank_pod_with_claims(self._engine, args.pod, names)
+        if invalid:
+            self._notify(PodEvent(args.pod, True, EventReason.INVALID_GPU_REQUEST, invalid))
         return _priorities(names, ranks)
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gputile.api.core import Pod
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
-from gputile.core.devices.request import MOST_PERCENT, Request, RequestKind, Shape
+from gputile.core.devices.request import MOST_PERCENT, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -26,22 +26,23 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
     return tuple(shape for claim in waiting for shape in parse_claim(claim))
 
 
-def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
+def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> tuple[list[int], str]:
     """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing is to be allocated.
 
-    A pod with several requests is ranked by the largest: the others need less of what is scarce.
-
-    Raises:
-        RequestError: as for ``claimed_shapes``; whether such a claim can be allocated is kube-scheduler's to say.
+    A pod with several requests is ranked by the largest: the others need less of what is scarce. The text says which
+    rule a claim breaks, "" for none; whether it can be allocated all the same is kube-scheduler's to say.
     """
-    shapes = claimed_shapes(engine.ledger, pod)
+    try:
+        shapes = claimed_shapes(engine.ledger, pod)
+    except RequestError as error:
+        return [0] * len(names), str(error)
     if not shapes:
-        return [0] * len(names)
+        return [0] * len(names), ""
     largest = max(shapes, key=lambda shape: (shape.kind is RequestKind.WHOLE, shape.gpus, shape.mib, shape.percent))
     requests = [Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in on_either_mode(largest)]
     if engine.demand is not None:
         engine.demand.observe(pod, requests[0])
-    return engine.rank(requests[0], names, *requests[1:])
+    return engine.rank(requests[0], names, *requests[1:]), ""
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:

@@ -253,7 +253,8 @@ class Simulation:
             if self.engine.request(pod) is not None:
                 return _refused(pod, BOTH_WAYS)
             why: dict[str, Refusal[FitRule]] = {}
-            ranks = dict(zip(open_to_pod, rank_pod_with_claims(self.engine, pod, open_to_pod), strict=True))
+            found_ranks, _ = rank_pod_with_claims(self.engine, pod, open_to_pod)
+            ranks = dict(zip(open_to_pod, found_ranks, strict=True))
             scores = self._predicates.scores(pod, open_to_pod)
             for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
                 found = allocate_claims(self.engine, pod, node)

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gputile.core.devices.request import RequestError
 from gputile.core.ledger.events import ClaimApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.claims import rank_pod_with_claims
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.requirement("B8")
 
 def ranks(ledger: Ledger, *names: str, **asked: Any) -> list[int]:
     ledger.apply(ClaimApplied(claim("mine", **asked)))
-    return rank_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), names)
+    return rank_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), names)[0]
 
 
 def test_a_node_is_ranked_by_the_first_gpu_that_fits_and_not_by_the_best() -> None:
@@ -52,13 +51,15 @@ def test_extended_resources_and_claims_are_served_by_different_nodes() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"memory": "0"}, {"devices": "gputile-gpu", "request": {"adminAccess": True}}])
-def test_a_claim_that_breaks_a_rule_has_no_rank(asked: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="claim mine: "):
-        ranks(ledger_of(gpu_node("a", mode="cgpu", claims=True)), "a", **asked)
+def test_a_claim_that_breaks_a_rule_is_left_to_kube_scheduler_and_told_of(asked: dict[str, Any]) -> None:
+    ledger = ledger_of(gpu_node("a", mode="cgpu", claims=True))
+    assert ranks(ledger, "a", **asked) == [0]
+    _, invalid = rank_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), ["a"])
+    assert invalid.startswith("claim mine: ")
 
 
 def test_a_claim_that_is_allocated_asks_for_nothing_more() -> None:
     ledger = ledger_of(*(gpu_node(name, mode="cgpu", claims=True) for name in ("a", "b")))
     ledger.apply(ClaimApplied(claim("mine", result("a", 1, memory="4Gi"), memory="4Gi")))
     engine = PlacementEngine(ledger)
-    assert rank_pod_with_claims(engine, pod_with_claims("p", "mine", "unknown"), ["a", "b"]) == [0, 0]
+    assert rank_pod_with_claims(engine, pod_with_claims("p", "mine", "unknown"), ["a", "b"]) == ([0, 0], "")
