@@ -32,8 +32,8 @@ class Gang:
     """A gang at one moment.
 
     ``size`` is how many pods start together, 0 if no label, PodGroup or started plan says so. ``running`` counts the
-    pods that have started (see ``gang_membership.started``); ``begun`` is true if some of them use GPUs: the others start
-    alone. ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound pods.
+    pods that have started (see ``gang_membership.started``); ``begun`` is true if some of them use GPUs: the others
+    start alone. ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound pods.
     ``ending`` are reserved pods of a started plan whose reservations have to be extended or corrected.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``kept_since_ns`` is since when
     GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` is true if one of these may begin.
