@@ -6,9 +6,16 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
-from gputile.api.well_known import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+)
 from gputile.api.well_known import PLACEMENT_LABEL as PLACEMENT
-from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, decode_allocation, encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
@@ -118,6 +125,16 @@ def book(
 
 def allocation_text(*shares: GpuShare, whole: bool = False) -> str:
     return encode_allocation(Allocation(shares, {"main": shares}, 1024, whole=whole))
+
+
+def mib_on_gpus(pods: Iterable[Pod]) -> dict[str, int]:
+    """Return how many MiB of each GPU bound pods have that have not finished."""
+    held: dict[str, int] = {}
+    for each in pods:
+        if each.spec.node_name and not each.finished:
+            for part in decode_allocation(each.metadata.annotations[ALLOCATION_ANNOTATION]).gpus:
+                held[part.uuid] = held.get(part.uuid, 0) + part.mib
+    return held
 
 
 def fits_without(ledger: Ledger, request: Request, node: str, gone: Iterable[str]) -> bool:

@@ -38,11 +38,9 @@ def context() -> list[str]:
     return [rule[1:] for rule in rules if rule.startswith("!")]
 
 
-def test_every_instruction_is_one_that_docker_knows() -> None:
-    known = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD"}
-    assert {name for name, _ in instructions()} <= known
+def test_what_builds_is_not_what_runs() -> None:
     stages = [rest for name, rest in instructions() if name == "FROM"]
-    assert stages == [f"debian:{SUITE}-slim AS build", "scratch"], "what builds is not what runs"
+    assert stages == [f"debian:{SUITE}-slim AS build", "scratch"]
 
 
 def test_the_image_runs_as_nobody_like_the_charts_pods() -> None:

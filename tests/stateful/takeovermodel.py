@@ -18,16 +18,16 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, EXTENDER_LEASE
+from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
-from gputile.core.devices.allocation import decode_allocation
 from gputile.kube.client import JSON, MERGE_PATCH, Clock, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, api_error
 from gputile.kube.objects import NO_QUERY, Query
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
+from tests.fakes.corebuilders import mib_on_gpus
 from tests.fakes.http import ask, sent
 from tests.stateful.virtualtime import VirtualTimeLoop
 
@@ -128,17 +128,8 @@ class ModelServer(FakeApiServer):
         """Forget requests that have been under way for too long."""
         self.held = [each for each in self.held if self.loop.time() - each.since < self.gives_up_s]
 
-    def used(self) -> dict[str, int]:
-        """Return how many MiB of each GPU pods have."""
-        used: dict[str, int] = {}
-        for pod in self.pods().values():
-            if pod.spec.node_name and not pod.finished:
-                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).gpus:
-                    used[share.uuid] = used.get(share.uuid, 0) + share.mib
-        return used
-
     def no_gpu_has_more_than_it_may(self) -> None:
-        used = self.used()
+        used = mib_on_gpus(self.pods().values())
         assert all(mib <= GPU_MIB for mib in used.values()), used
 
     def pods(self) -> dict[str, Pod]:

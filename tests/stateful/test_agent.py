@@ -11,7 +11,7 @@ kubelet has given. With all pods gone nothing is left.
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -435,169 +435,145 @@ Node.TestCase.settings = settings(max_examples=examples(100), stateful_step_coun
 TestAgent = Node.TestCase
 
 
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A node on which a test tells a story of its own; its state is checked and torn down at the end."""
+    node = Node()
+    yield node
+    node.teardown()
+
+
 @pytest.mark.parametrize("lost", ["an answer", "the pod"])
-def test_an_init_container_finds_its_limits_in_the_directory_that_it_mounts(lost: str) -> None:
+def test_an_init_container_finds_its_limits_in_the_directory_that_it_mounts(node: Node, lost: str) -> None:
     """Nobody knew the pod when it was admitted; then a kubelet dies before it has written an answer down, or the
     agent's next list is older than the pod."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.answer_falsely(["unreachable"])
-        node.create("d", (("init", 2), ("app", 2)), False)
-        if lost == "an answer":
-            node.admit(Crash(at=2, agent=False, answered=True, forgets=False), False)
-        node.admit(None, False)
-        if lost == "the pod":
-            node.relist(True)
-        node.start(None, False)
-        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-    finally:
-        node.teardown()
+    node.begin(Mode.CGPU, 0)
+    node.answer_falsely(["unreachable"])
+    node.create("d", (("init", 2), ("app", 2)), False)
+    if lost == "an answer":
+        node.admit(Crash(at=2, agent=False, answered=True, forgets=False), False)
+    node.admit(None, False)
+    if lost == "the pod":
+        node.relist(True)
+    node.start(None, False)
+    node.no_gpu_is_over_allocated_and_no_pod_is_refused()
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["the agent has heard of the pods", "its watch is late"])
-def test_a_larger_unit_leaves_pods_that_are_bound_their_devices(heard: bool) -> None:
+def test_a_larger_unit_leaves_pods_that_are_bound_their_devices(node: Node, heard: bool) -> None:
     """They have been bound before the change and are admitted after it: 20 device IDs, where the unit makes 16."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.change_unit("512MiB")
+    node.begin(Mode.CGPU, 0)
+    node.change_unit("512MiB")
+    node.calm()
+    for name in ("a", "b"):
+        node.create(name, (("app", 5),), False)
+    if heard:
         node.calm()
-        for name in ("a", "b"):
-            node.create(name, (("app", 5),), False)
-        if heard:
-            node.calm()
-        node.change_unit("1GiB")
-        node.calm()
-        node.create("c", (("app", 3),), False)  # what is left of a GPU
-        for _ in range(3):
-            node.admit(None, False)
-            node.compare()
+    node.change_unit("1GiB")
+    node.calm()
+    node.create("c", (("app", 3),), False)  # what is left of a GPU
+    for _ in range(3):
+        node.admit(None, False)
+        node.compare()
+    node.start(None, False)
+    node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    manager = node.node.kubelet.manager
+    assert len(manager.healthy[GPU_MEMORY]) - len(manager.allocated[GPU_MEMORY]) == 3
+
+
+def test_a_larger_unit_waits_until_it_is_known_which_pods_are_bound(node: Node) -> None:
+    node.begin(Mode.CGPU, 0)
+    node.change_unit("512MiB")
+    node.calm()
+    for name in ("a", "b"):
+        node.create(name, (("app", 5),), False)
+    node.cut_off(True)
+    node.change_unit("1GiB")
+    node.compare()
+    assert node.node.agent.state.node_config.effective_mode.unit_mib == 512
+    node.cut_off(False)
+    node.compare()
+    assert node.node.agent.state.node_config.effective_mode.unit_mib == 1024
+    for _ in range(2):
+        node.admit(None, False)
+    node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+
+
+def test_a_container_that_kubelet_and_agent_have_forgotten_counts(node: Node) -> None:
+    """Both have lost what they had written down of it, and its limits are there."""
+    node.begin(Mode.CORE_MEM, 0)
+    node.a_pod_comes_and_starts(("a", (("app", 5),), False), None, ([], []), (False, False), 0)
+    node.restart_kubelet(True)
+    node.restart_agent("lost")
+    (uuid,) = node.used()
+    assert node.node.agent.state.device_table.mib(uuid) == 5 * 1024
+
+
+def test_containers_that_crash_before_the_kubelet_forgets_share_no_directory_with_one_that_runs(
+    node: Node,
+) -> None:
+    """Both had been let start, and only the kubelet's next list tells which containers do not run."""
+    node.begin(Mode.CGPU, 0)
+    for name, shape in (("a", (("app", 2), ("app", 2))), ("b", (("app", 2),))):
+        node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
+    node.crash_containers(2)
+    node.restart_kubelet(True)
+    node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+
+
+def test_an_init_container_of_an_unknown_pod_that_asks_again_gets_its_own_devices(
+    node: Node,
+) -> None:
+    """The kubelet has forgotten all, the API server is away, and the agent dies while it answers."""
+    node.begin(Mode.CGPU, 0)
+    node.a_pod_comes_and_starts(("a", (("init", 1), ("app", 4)), False), None, ([], []), (False, False), 0)
+    node.cut_off(True)
+    node.restart_kubelet(True)
+    node.admit(None, False, [0])
+    node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+
+
+def test_an_init_container_that_asks_again_gets_no_devices_of_a_pod_that_runs(node: Node) -> None:
+    """The kubelet has forgotten all, and leaves the pod alone that it admits first, since its container runs."""
+    node.begin(Mode.CGPU, 0)
+    for name, shape in (("a", (("app", 3),)), ("b", (("init", 3), ("app", 1)))):
+        node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
+    node.restart_agent("none")
+    node.restart_kubelet(True)
+    for _ in range(2):
+        node.admit(None, False)
+    (given,) = node.node.kubelet.manager.given.values()
+    held = node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)
+    assert [each.key for each in held] == ["default/b"]
+
+
+def test_a_pod_does_not_start_with_the_limits_of_the_one_before_while_the_api_server_is_away(node: Node) -> None:
+    """It was created again under its name; the agent, which has not heard of that, dies before it starts."""
+    node.begin(Mode.CGPU, 0)
+    node.a_pod_comes_and_starts(("d", (("app", 2),), False), None, ([], []), (False, False), 0)
+    node.cut_off(True)
+    node.delete("d", (("init", 2), ("app", 2)))
+    node.restart_kubelet(True)
+    node.admit(None, False)
+    node.restart_agent("none")
+    for _ in range(2):
         node.start(None, False)
         node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-        manager = node.node.kubelet.manager
-        assert len(manager.healthy[GPU_MEMORY]) - len(manager.allocated[GPU_MEMORY]) == 3
-    finally:
-        node.teardown()
 
 
-def test_a_larger_unit_waits_until_it_is_known_which_pods_are_bound() -> None:
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.change_unit("512MiB")
-        node.calm()
-        for name in ("a", "b"):
-            node.create(name, (("app", 5),), False)
-        node.cut_off(True)
-        node.change_unit("1GiB")
-        node.compare()
-        assert node.node.agent.state.node_config.effective_mode.unit_mib == 512
-        node.cut_off(False)
-        node.compare()
-        assert node.node.agent.state.node_config.effective_mode.unit_mib == 1024
-        for _ in range(2):
-            node.admit(None, False)
-        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-    finally:
-        node.teardown()
-
-
-def test_a_container_that_kubelet_and_agent_have_forgotten_counts() -> None:
-    """Both have lost what they had written down of it, and its limits are there."""
-    node = Node()
-    try:
-        node.begin(Mode.CORE_MEM, 0)
-        node.a_pod_comes_and_starts(("a", (("app", 5),), False), None, ([], []), (False, False), 0)
-        node.restart_kubelet(True)
-        node.restart_agent("lost")
-        (uuid,) = node.used()
-        assert node.node.agent.state.device_table.mib(uuid) == 5 * 1024
-    finally:
-        node.teardown()
-
-
-def test_containers_of_two_pods_that_crash_before_the_kubelet_forgets_share_no_directory_with_one_that_runs() -> None:
-    """Both had been let start, and only the kubelet's next list tells which containers do not run."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        for name, shape in (("a", (("app", 2), ("app", 2))), ("b", (("app", 2),))):
-            node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
-        node.crash_containers(2)
-        node.restart_kubelet(True)
-        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-    finally:
-        node.teardown()
-
-
-def test_an_init_container_that_asks_again_while_nobody_knows_its_pod_is_not_refused_for_its_own_devices() -> None:
-    """The kubelet has forgotten all, the API server is away, and the agent dies while it answers."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.a_pod_comes_and_starts(("a", (("init", 1), ("app", 4)), False), None, ([], []), (False, False), 0)
-        node.cut_off(True)
-        node.restart_kubelet(True)
-        node.admit(None, False, [0])
-        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-    finally:
-        node.teardown()
-
-
-def test_an_init_container_that_asks_again_gets_no_devices_of_a_pod_that_runs() -> None:
-    """The kubelet has forgotten all, and leaves the pod alone that it admits first, since its container runs."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        for name, shape in (("a", (("app", 3),)), ("b", (("init", 3), ("app", 1)))):
-            node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
-        node.restart_agent("none")
-        node.restart_kubelet(True)
-        for _ in range(2):
-            node.admit(None, False)
-        (given,) = node.node.kubelet.manager.given.values()
-        held = node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)
-        assert [each.key for each in held] == ["default/b"]
-    finally:
-        node.teardown()
-
-
-def test_a_pod_does_not_start_with_the_limits_of_the_one_before_while_the_api_server_is_away() -> None:
-    """It was created again under its name; the agent, which has not heard of that, dies before it starts."""
-    node = Node()
-    try:
-        node.begin(Mode.CGPU, 0)
-        node.a_pod_comes_and_starts(("d", (("app", 2),), False), None, ([], []), (False, False), 0)
-        node.cut_off(True)
-        node.delete("d", (("init", 2), ("app", 2)))
-        node.restart_kubelet(True)
-        node.admit(None, False)
-        node.restart_agent("none")
-        for _ in range(2):
-            node.start(None, False)
-            node.no_gpu_is_over_allocated_and_no_pod_is_refused()
-    finally:
-        node.teardown()
-
-
-def test_the_mode_does_not_change_under_a_static_pod_while_the_kubelet_lists_nothing() -> None:
+def test_the_mode_does_not_change_under_a_static_pod_while_the_kubelet_lists_nothing(node: Node) -> None:
     """An agent that has lost its checkpoint hears neither from the kubelet nor from the API server of the pod."""
-    node = Node()
-    try:
-        node.begin(Mode.SHARE, 0)
-        node.fall_silent()
-        node.change_mode(Mode.CGPU)
-        node.restart_agent("none")
-        node.create_static("a", (("app", 2),))
-        node.admit(None, False)
-        node.restart_agent("lost")
-        for _ in range(3):
-            node.compare()
-        assert node.node.agent.state.node_config.mode is Mode.SHARE
-        node.speak_again()
-        for _ in range(3):
-            node.compare()
-        assert node.node.agent.state.node_config.mode is Mode.SHARE, "the kubelet lists it, and it has no mirror yet"
-    finally:
-        node.teardown()
+    node.begin(Mode.SHARE, 0)
+    node.fall_silent()
+    node.change_mode(Mode.CGPU)
+    node.restart_agent("none")
+    node.create_static("a", (("app", 2),))
+    node.admit(None, False)
+    node.restart_agent("lost")
+    for _ in range(3):
+        node.compare()
+    assert node.node.agent.state.node_config.mode is Mode.SHARE
+    node.speak_again()
+    for _ in range(3):
+        node.compare()
+    assert node.node.agent.state.node_config.mode is Mode.SHARE, "the kubelet lists it, and it has no mirror yet"

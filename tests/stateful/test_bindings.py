@@ -7,7 +7,6 @@ configuration, or lose the Lease without knowing it. What counts is what the API
 
 import contextlib
 import copy
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -15,15 +14,14 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError, NoLongerActive, PodApi
 from gputile.controlplane.extender.fence import fence_off
-from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
 from tests.conftest import examples
+from tests.fakes.corebuilders import mib_on_gpus
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -164,11 +162,7 @@ class World:
                 await self.succeed(orderly=False)
 
     def no_gpu_is_given_away_twice(self) -> None:
-        held: Counter[str] = Counter()
-        for pod in self.cluster.pods.values():
-            if pod.spec.node_name:
-                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).gpus:
-                    held[share.uuid] += share.mib
+        held = mib_on_gpus(self.cluster.pods.values())
         assert all(mib <= GPU_MIB for mib in held.values()), held
 
 

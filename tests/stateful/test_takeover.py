@@ -25,6 +25,7 @@ from gputile.api.well_known import EXTENDER_LEASE
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from tests.conftest import examples
+from tests.fakes.corebuilders import mib_on_gpus
 from tests.stateful.ledgercheck import image
 from tests.stateful.takeovermodel import (
     BUDGETS,
@@ -329,7 +330,7 @@ class TakeOver(RuleBasedStateMachine):
             assert image(replica.instance.ledger) == image(fresh), replica.name
 
     def all_that_fit_are_bound(self) -> None:
-        used = self.server.used()
+        used = mib_on_gpus(self.server.pods().values())
         free = [GPU_MIB - used.get(f"GPU-{node}-{gpu}", 0) for node in NODE_NAMES for gpu in range(2)]
         for name, pod in self.server.pods().items():
             if not pod.spec.node_name:

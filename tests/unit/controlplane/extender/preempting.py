@@ -2,13 +2,12 @@
 
 import asyncio
 import copy
-from collections import Counter
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, Taint
 from gputile.api.webhooks import ExtenderArgs
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, EventReason
+from gputile.api.well_known import GPU_MEMORY, RESERVATION_ANNOTATION, EventReason
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -18,11 +17,11 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
-from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from tests.fakes.corebuilders import mib_on_gpus
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -239,9 +238,5 @@ class PreemptingWorld:
         return pod is not None and RESERVATION_ANNOTATION in pod.metadata.annotations and not pod.spec.node_name
 
     def check(self) -> None:
-        held: Counter[str] = Counter()
-        for pod in self.cluster.pods.values():
-            if pod.spec.node_name:
-                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).gpus:
-                    held[share.uuid] += share.mib
+        held = mib_on_gpus(self.cluster.pods.values())
         assert all(mib <= GPU_MIB for mib in held.values()), held

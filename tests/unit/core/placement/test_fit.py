@@ -193,14 +193,6 @@ GIB = 1024
             id="isolation where nothing limits memory",
         ),
         pytest.param(
-            gpu_node(replicas=4, sizes=[15360]),
-            pod(asks={WHOLE: 2}),
-            [],
-            FitRule.TOO_FEW,
-            "it has 1 GPU; the pod needs 2 different ones",
-            id="several GPUs given in turns are different ones",
-        ),
-        pytest.param(
             gpu_node(replicas=2),
             pod(asks={WHOLE: 1}, annotations={ISOLATION: "memory, compute"}),
             [],
