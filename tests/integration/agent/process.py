@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.integration.agent.scene import Scene, machine
 from tests.localcluster.processes import children, command
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
-_RUN = "import typer; from gputile.cli.commands.agent import agent; typer.run(agent)"
+_RUN = "import typer; from gputile.cli.commands.services import agent; typer.run(agent)"
 
 
 class ClusterApi(FakeApiServer):
@@ -121,6 +121,13 @@ class ProcessScene(Scene):
             stdout=self.log,
             stderr=self.log,
         )
+
+    async def until(self, true: Callable[[], bool], what: str = "") -> None:
+        def runs_and_true() -> bool:
+            assert self.process is None or not self.process.returncode, Path(self.log.name).read_text()
+            return true()
+
+        await super().until(runs_and_true, what)
 
     async def stop_agent(self) -> None:
         process, self.process = self.process, None
