@@ -340,18 +340,14 @@ async def test_what_is_no_http_is_told_so_and_not_logged(caplog: pytest.LogCaptu
     assert not [each for each in caplog.records if each.levelname != "DEBUG"]
 
 
-async def test_paths_have_a_method_and_head_is_answered_where_get_is() -> None:
+async def test_head_is_answered_where_get_is() -> None:
     async def hello(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(text="hello")
 
-    async with client_of(routed({"/get": ("GET", hello), "/post": ("POST", hello)})) as client:
-        answers = [
-            await client.request(method, path) for path in ("/get", "/post", "/") for method in ("GET", "HEAD", "POST")
-        ]
-        assert [each.status_code for each in answers] == [200, 200, 405, 405, 405, 200, 404, 404, 404]
-        assert (answers[1].text, answers[1].headers["content-length"]) == ("", "5")
-        assert (answers[2].headers["allow"], answers[3].headers["allow"]) == ("GET", "POST")
-        assert {each.headers["server"] for each in answers} == {"gputile"}, "and no versions"
+    async with client_of(routed({"/get": ("GET", hello)})) as client:
+        head, unknown = await client.request("HEAD", "/get"), await client.get("/")
+    assert (head.status_code, head.text, head.headers["content-length"]) == (200, "", "5")
+    assert (unknown.status_code, unknown.headers["server"]) == (404, "gputile")
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["in the middle of an answer", "before a request"])
