@@ -54,7 +54,7 @@ Namespace = Annotated[
 FitFiles = Annotated[
     list[str] | None, option("FILE", "Count how many more copies of the pods in FILE fit, and say what stops the next.")
 ]
-Unit = Annotated[str | None, option("SIZE", "The memory unit to simulate, as 128MiB; running pods keep their bytes.")]
+Unit = Annotated[str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")]
 WithoutNode = Annotated[
     list[str] | None,
     option("NAME", "Simulate that this node is removed; its pods are placed again."),
