@@ -164,7 +164,7 @@ def paper(*, plain: bool) -> "Paper":
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        "█░╳".encode(sys.stdout.encoding)
+        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")  # None: it was closed
     except UnicodeEncodeError:
         plain = True
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)

@@ -253,6 +253,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
     """Remove the nodes that are simulated as removed, and apply another unit or mode."""
     from gputile.api.wording import nearest
+    from gputile.tools.simulator.outcomes import workload_name
     from gputile.tools.simulator.what_if import (
         SelectorError,
         UnknownNode,
@@ -261,6 +262,7 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
         with_unit,
         without_nodes,
     )
+    from gputile.tools.simulator.workloads import owner_of
 
     selector = options.without_nodes
     try:
@@ -275,7 +277,11 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
     if options.unit is not None:
         with_unit(scenario, configuration.unit_mib)
     if options.mode is not None:
-        with_mode(scenario, options.mode, configuration.unit_mib, _needs(options))
+        needs = _needs(options)
+        with_mode(scenario, options.mode, configuration.unit_mib, needs)
+        workloads = {workload_name(owner_of(pod)) for pod in scenario.pending}
+        if unknown := sorted(needs.of_workload.keys() - workloads):
+            fail(f"--need {unknown[0]}: no running pod is of that workload{nearest(unknown[0], workloads)}", BAD_INPUT)
 
 
 def _needs(options: SimulateOptions) -> "MemoryNeeds":

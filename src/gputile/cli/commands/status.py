@@ -57,14 +57,18 @@ def status(options: StatusOptions) -> None:
         fail("--wait and --watch cannot be used together")
     if options.watch:
         watched(look(), look, show, redraw=not options.output.is_data)
-    well = (RolloutPhase.DEPLOYED, RolloutPhase.OUTSIDE_OF_PODS)
+
+    def is_well(found: "Installation") -> bool:
+        outside = found.phase is RolloutPhase.OUTSIDE_OF_PODS and not options.release and not found.problems
+        return outside or found.phase is RolloutPhase.DEPLOYED
+
     deadline = time.monotonic() + options.wait
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         while True:
             installation = look()
-            if installation.phase in well or time.monotonic() >= deadline:
+            if is_well(installation) or time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)
     show(installation)
-    if installation.phase not in well:
+    if not is_well(installation):
         raise typer.Exit(NOT_DEPLOYED)

@@ -188,7 +188,7 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[bytes] = set()  # searches that failed in this round: replicas ask for the same
+        hopeless: set[tuple[Request, bytes]] = set()  # searches that failed in this round: replicas ask for the same
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -217,7 +217,7 @@ class Preemption:
         is_recent = 0 <= now_ns - since_ns < _NOMINATION_NS
         return node if is_recent and node in self._state.nodes and not self._kept_off(gang.pod, node) else ""
 
-    def _find_for_pod(self, gang: Gang, hopeless: set[bytes]) -> GangVictims | None:
+    def _find_for_pod(self, gang: Gang, hopeless: set[tuple[Request, bytes]]) -> GangVictims | None:
         pod, engine = gang.pod, self._state.placement.engine
         self.evictions.drop(gang.name)
         try:
@@ -229,7 +229,7 @@ class Preemption:
         if node := self._nominated_node(gang):
             return self._left_by_others(gang, request, node)
         self._back_off(gang)
-        search = msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
+        search = request, msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
         if search in hopeless:
             return None
         fits = engine.best_first(request, self._state.placement.predicates.open_nodes(pod))

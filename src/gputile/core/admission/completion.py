@@ -7,6 +7,8 @@ compares what a pod asks for with the sums of a node, and 20 units fit a node of
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from gputile.api.affinity import Affinity, NodeSelectorRequirement
 from gputile.api.core import Pod
 from gputile.api.well_known import (
@@ -61,10 +63,10 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
             rewriting.operations.append(add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"}))
 
 
-def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> None:
+def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
     """Write down which unit the pod's gpu-mem counts in, and the cluster's ``isolation`` where the pod says nothing.
 
-    A later unit does not change what it asked for (U5, U9).
+    A later unit does not change what it asked for (U5, U9). Returns the pod with both.
     """
     annotations, new = pod.metadata.annotations, dict[str, str]()
     if isolation != "none" and ISOLATION not in annotations and ISOLATION not in pod.metadata.labels:
@@ -85,6 +87,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> None
         rewriting.operations += [Operation("add", (*path, name), value) for name, value in new.items()]
     elif new:
         rewriting.operations.append(Operation("add", path, new))
+    return replace(pod, metadata=replace(pod.metadata, annotations={**annotations, **new}))
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:

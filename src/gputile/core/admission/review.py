@@ -102,11 +102,11 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     if claims or is_decided(pod):
         assign(pod, policy.scheduler, rewriting)
     if is_decided(pod):
-        stamp(pod, policy.unit_mib, policy.isolation, rewriting)
+        stamped = stamp(pod, policy.unit_mib, policy.isolation, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
         if policy.node_types:
-            avoid(pod, policy.node_types, policy.unit_mib, rewriting)
+            avoid(stamped, policy.node_types, policy.unit_mib, rewriting)
     # refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)

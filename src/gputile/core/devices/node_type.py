@@ -85,7 +85,8 @@ class NodeType:
             return refusal_by(NodeTypeRule.UNIT, there=self.unit_mib, wanted=shape.unit_mib)
         if shape.isolated and self.mode is Mode.SHARE:
             return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=ISOLATION)
-        if shape.models and model_label_value(self.gpus[0].model) not in shape.models:
+        model = self.gpus[0].model  # "" if the type does not say: then it may be any
+        if shape.models and model and model_label_value(model) not in shape.models:
             return refusal_by(NodeTypeRule.LABELS)
         if shape.gpus > len(self.gpus):
             return refusal_by(NodeTypeRule.TOO_FEW, there=len(self.gpus), wanted=shape.gpus)

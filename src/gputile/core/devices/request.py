@@ -158,11 +158,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    isolation = _isolation(pod)
-    if "compute" in isolation and not percent:
-        raise RequestError(
-            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask memory"
-        )
+    isolation = _isolation(pod, percent)
     group = trust_group(pod)
     shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=bool(isolation))
     return Request(shape, unit, containers, host_request(pod))
@@ -284,14 +280,21 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
     return frozenset(label.removeprefix(MODEL_COUNT_PREFIX) for label in labels if label.startswith(MODEL_COUNT_PREFIX))
 
 
-def _isolation(pod: Pod) -> tuple[str, ...]:
-    """Return what of a GPU has to be isolated for the pod: nothing, memory, or memory and compute."""
+def _isolation(pod: Pod, percent: int = MOST_PERCENT) -> tuple[str, ...]:
+    """Return what of a GPU has to be isolated for a pod of ``percent``: nothing, memory, or memory and compute.
+
+    A change after the binding must not hide what the pod holds, so no text is wrong then.
+    """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
-    if not text or text == "none":
+    if not text or text == "none" or pod.spec.node_name:
         return ()
     asked = tuple(sorted({part.strip() for part in text[:40].split(",")}, reverse=True))
     if asked not in (("memory",), ("memory", "compute")):
         raise RequestError(f"{ISOLATION} is {text[:40]!r}: write memory, or memory,compute, or none")
+    if "compute" in asked and not percent:
+        raise RequestError(
+            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask memory"
+        )
     return asked
 
 

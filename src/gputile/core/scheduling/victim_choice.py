@@ -199,6 +199,7 @@ class VictimSearch:
             state is None
             or not serves(state.serving_mode, request.shape)
             or not same_resource(state.info, request.shape)
+            or (request.shape.isolated and not state.info.isolates_memory)
         ):
             return None
         if state.serving_mode is ServingMode.OTHER_PLUGIN:

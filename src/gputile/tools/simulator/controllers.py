@@ -137,8 +137,10 @@ def _replicated(workload: ControllerInput) -> Iterator[Pod]:
 
 def _deployed(workload: ControllerInput) -> Iterator[Pod]:
     if workload.spec.paused:
-        workload.note("is paused, so its controller makes no pods of this template")
-        return iter(())
+        if workload.stored:
+            workload.note("is paused, so its controller makes no pods of this template")
+            return iter(())
+        workload.note("is paused: judged as if it were resumed")
     return _replicated(workload)
 
 
@@ -163,6 +165,9 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
         if workload.stored:
             return
     count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+    if count == 0 and not workload.stored:
+        workload.note("has parallelism 0: judged as if it had 1")
+        count = 1
     if spec.completions is not None and spec.completions > count:
         workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
     indexed = spec.completion_mode == "Indexed"

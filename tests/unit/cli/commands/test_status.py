@@ -88,6 +88,7 @@ def test_programs_outside_of_pods_are_recognised(server: FakeApiServer, kubeconf
     first = run.invoke(app, [*words, "-o", "json"])
     assert (first.exit_code, json.loads(first.stdout)["phase"]) == (0, "OutsideOfPods")
     assert json.loads(first.stdout)["traces"] == ["controller holds the Lease gputile-controller"]
+    assert run.invoke(app, [*words, "--release", "gputlie"]).exit_code == 3
     del server.store[leases]["gputile-controller"]
     assert run.invoke(app, words).stdout == "gputile: NotInstalled\n"
 

@@ -1,5 +1,7 @@
 """Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
 
+from typing import Any
+
 import pytest
 
 from gputile.api.affinity import LabelSelector
@@ -284,3 +286,20 @@ async def preempting_on(world: PreemptingWorld, node: str) -> None:
     assert high is not None
     assert high.status.nominated_node_name == node
     assert world.has_reservation("high")
+
+
+@pytest.mark.parametrize("asked", ["gputile.io/isolation", "gputile.io/gpu-model"])
+async def test_nobody_leaves_for_a_pod_that_may_not_run_there_and_one_like_it_has_its_turn(asked: str) -> None:
+    world = PreemptingWorld()
+    shared: dict[str, Any] = {"ack.node.gpu.schedule": "share"}
+    world.change_node("a", **shared)
+    for name in ("low0", "low1"):
+        await world.run(name, 10)
+    for second, name in enumerate(("high", "like-it")):
+        world.add(name, 12, 10).metadata.creation_timestamp = f"2027-01-15T00:00:0{second}Z"
+    world.cluster.pods["default", "high"].metadata.annotations = {asked: "memory"}
+    for name in ("high", "like-it"):
+        assert not await world.schedule(name)
+    for _ in range(4):
+        await world.seen_round(7)
+    assert (world.has_reservation("high"), world.has_reservation("like-it")) == (False, True)

@@ -109,3 +109,14 @@ def test_a_mode_that_does_not_serve_the_pod_is_avoided() -> None:
     types = node_types_of(configured(described("core_mem")))
     stored = mutated(asks(1), replace(POLICY_WITH_TYPES, node_types=types))
     assert terms(stored)[0]["matchExpressions"][0]["values"] == ["gpu"]
+
+
+def test_the_clusters_isolation_keeps_pods_off_types_as_their_own_does() -> None:
+    types = node_types_of(configured(described(mode="share", label="pool=small")))
+    policy = replace(POLICY, unit_mib=1024, node_types=types, isolation="memory")
+    assert terms(mutated(asks(4), policy)) == [{"matchExpressions": [NOT_SMALL]}]
+
+
+def test_a_type_that_says_no_model_may_have_any() -> None:
+    body = pod({"aliyun.com/gpu-mem": 4}, meta={"labels": {"gputile.io/gpu-model": "NVIDIA-A100"}})
+    assert "affinity" not in mutated(body, POLICY_WITH_TYPES)["spec"]

@@ -146,6 +146,11 @@ def test_every_broken_rule_is_named(asking: Pod, says: str) -> None:
         parse_request(asking, 1024)
 
 
+@pytest.mark.parametrize("text", ["compute", "memory,compute"])
+def test_a_later_word_on_isolation_hides_nothing_that_a_bound_pod_holds(text: str) -> None:
+    assert parse_request(pod(mem=1, node="n", annotations={ISOLATION: text}), 1024)
+
+
 def test_an_error_names_the_container_and_where_it_is() -> None:
     with pytest.raises(RequestError, match=r"spec\.initContainers\[warm\]\.resources"):
         parse_request(pod("p", container("main"), init=[container("warm", mem="0.5")]), 1024)

@@ -192,6 +192,7 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
     kept = simulated(tmp_path, whole, "--mode", "cgpu")
     assert (kept.exit_code, "--need 8GiB says" in kept.stdout) == (0, True)
     needed = simulated(tmp_path, whole, "--mode", "cgpu", "--need", "4GiB", "--need", "pod/b=8GiB", "-o", "json")
+    assert simulated(tmp_path, whole, "--mode", "cgpu", "--need", "pod/c=8GiB").exit_code == 2
     answer = json.loads(needed.stdout)
     assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == [12 * 1024, 0]
     assert [gpu["bookedMib"] for gpu in answer["before"][0]["gpus"]] == [15360, 15360]

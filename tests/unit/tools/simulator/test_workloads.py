@@ -45,11 +45,11 @@ def required_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
     [
         (workload("Deployment", "replicas: 3"), ["w-xmlc6", "w-zhzkq", "w-2cfsc"]),
         (workload("Deployment", "replicas: 0"), ["w-xmlc6"]),
-        (workload("Deployment", "replicas: 3, paused: true"), []),
+        (workload("Deployment", "replicas: 3, paused: true"), ["w-xmlc6", "w-zhzkq", "w-2cfsc"]),
         (workload("ReplicaSet", "replicas: 1"), ["w-9p9k2"]),
         (workload("StatefulSet", "replicas: 3"), ["w-0", "w-1", "w-2"]),
         (workload("StatefulSet", "replicas: 2, ordinals: {start: 5}"), ["w-5", "w-6"]),
-        (workload("Job", api="batch/v1"), ["w-hsr5g"]),
+        (workload("Job", "parallelism: 0", "batch/v1"), ["w-hsr5g"]),
         (workload("Job", "parallelism: 2, completions: 9", "batch/v1"), ["w-hsr5g", "w-vrw6x"]),
         (
             workload("Job", "parallelism: 2, completions: 2, completionMode: Indexed", "batch/v1"),
