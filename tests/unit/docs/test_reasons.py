@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 from docs.generator.reasons import CONDITION_REASONS, CONDITIONS, EVENTS, EXIT_CODES
-from docs.generator.source import calls, component, modules, strings
+from docs.generator.source import component, modules, strings
 
 from gputile.api.well_known import ConditionReason, ConditionType, EventReason
 from gputile.cli.terminal import ExitCode
@@ -67,31 +67,3 @@ def test_the_tables_tell_of_nothing_else() -> None:
     assert [*CONDITIONS] == [*ConditionType]
     assert [*CONDITION_REASONS] == [*ConditionReason]
     assert [*EXIT_CODES] == [str(each.value) for each in ExitCode]
-
-
-def test_a_command_leaves_with_a_code_of_the_table() -> None:
-    """What commands leave with are names of ``ExitCode``; who is interrupted leaves with the signal's number."""
-    constants = {
-        ast.unparse(target): ast.unparse(node.value)
-        for path, module in modules().items()
-        for node in module.body
-        if path.parts[0] == "cli" and isinstance(node, ast.Assign)
-        for target in node.targets
-    }
-    constants |= {
-        node.target.id: ast.unparse(node.value)
-        for path, module in modules().items()
-        for node in module.body
-        if path.parts[0] == "cli" and isinstance(node, ast.AnnAssign) and node.value is not None
-        if isinstance(node.target, ast.Name)
-    }
-    left_with = {
-        argument.id
-        for path, name, call in calls()
-        if path.parts[0] == "cli" and name in ("Exit", "exit", "fail")
-        for argument in call.args
-        if isinstance(argument, ast.Name) and argument.id.isupper()
-    }
-    assert {"NOT_PLACED", "BAD_INPUT"} <= left_with, "calls are found"
-    named = {name: constants.get(constants[name], constants[name]) for name in left_with}
-    assert {name: code for name, code in named.items() if not code.startswith("ExitCode.")} == {}
