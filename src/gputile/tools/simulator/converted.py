@@ -6,11 +6,12 @@ sentence says what to do. Fields of other meaning are never touched.
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.core import Pod
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import (
     GANG_NAME_LABEL,
@@ -23,7 +24,8 @@ from gputile.api.well_known import (
 )
 from gputile.api.wording import kind_of
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.devices.request import PERCENT_STEP
+from gputile.core.devices.inventory import MOST_MIB
+from gputile.core.devices.request import MOST_PERCENT, PERCENT_STEP, RequestError, parse_request
 from gputile.tools.simulator.foreign_words import (
     FOREIGN_RESOURCES,
     KAI_FRACTION,
@@ -38,7 +40,16 @@ from gputile.tools.simulator.manifests import Manifest
 Object = dict[str, Any]
 _SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "runai-scheduler", "volcano")
 _VOLCANO: Final = "batch.volcano.sh"
+_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # of the pods of all but Kubernetes' own workloads
+_OWN_GROUPS: Final = ("", "apps", "batch")
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
+# What says that more is meant than a part of one GPU for the first container.
+_KAI_BESIDE: Final = (
+    "gpu-fraction-num-devices",
+    "gpu-fraction-container-name",
+    "gpu-fraction.limit",
+    "gpu-memory.limit",
+)
 
 
 @dataclass(slots=True)
@@ -74,7 +85,8 @@ class _Amounts:
             return {WHOLE_GPU: self.gpus}
         limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
         if self.percent:
-            limits[GPU_CORE] = math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP * self.gpus
+            percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)  # as HAMi bounds it
+            limits[GPU_CORE] = percent * self.gpus
         return limits
 
 
@@ -91,12 +103,14 @@ class _Conversion:
             for number, item in enumerate(value):
                 self.walk(item, f"{path}[{number}]", above)
         elif isinstance(value, dict):
-            containers = [*_listed(value, "initContainers"), *_listed(value, "containers")]
+            containers = _containers(value)
             if containers:
                 template = above if path.endswith("spec") else None
                 self._convert_pod(value, containers, template, path.removesuffix("spec").removesuffix("."))
             elif isinstance(value.get("resources"), dict) and "containers" not in value:
                 self._convert_pod(above, [("", value)], None, path)
+            if not _containers(value.get("spec")):
+                self._tell_annotations(path, value.get("metadata"))
             for key, item in list(value.items()):
                 if key not in ("containers", "initContainers", "resources"):
                     self.walk(item, f"{path}.{key}" if path else key, value)
@@ -124,15 +138,39 @@ class _Conversion:
                 self._write(containers[number][1], amounts)
         if counts - {1} and not mixed and template is not None:
             template.setdefault("metadata", {})["labels"] = labels = {**labels, GPU_COUNT_LABEL: str(counts.pop())}
-        self._convert_annotations(containers, annotations)
+        if self._convert_annotations(containers, annotations) or (found and not mixed):
+            self._tell_refusal(containers, {"annotations": annotations, "labels": labels}, path)
+        asks = any(_asks_gputile(each) for _, each in containers)
         if template is not None and template is not self.result.body:
-            self._join_gang(template, labels)
-        pod = {"metadata": metadata, "spec": {"containers": [each for _, each in containers]}}
-        for where, rule in asked_of_others(path, pod):
-            self.result.told.append(f"{where} {rule}{_MEMORY_UNKNOWN if KAI_FRACTION in where else ''}")
-        self.result.told += words_of_others(path, pod, self.unit_mib)
-        if any(_asks_gputile(each) for _, each in containers):
+            self._join_gang(template, labels, asks and spec.get("schedulerName") in _GANG_MAKERS)
+        self._tell_words(path, metadata, [each for _, each in containers])
+        if asks:
             self._leave_scheduler(spec)
+
+    def _tell_refusal(self, containers: list[tuple[str, Object]], metadata: Object, path: str) -> None:
+        """Say what admission has against a pod that was converted."""
+        init = [each for name, each in containers if name.startswith("init")]
+        apps = [each for name, each in containers if not name.startswith("init")]
+        try:
+            pod = convert({"metadata": metadata, "spec": {"initContainers": init, "containers": apps}}, Pod)
+            parse_request(pod, self.unit_mib)
+        except (ConversionError, RequestError) as error:
+            self.result.told.append(f"{path or 'spec'}: converted, but admission refuses it: {error}")
+
+    def _tell_annotations(self, path: str, metadata: Any) -> None:
+        """Say what the annotations of pods ask for whose containers stand elsewhere than in a spec beside them."""
+        if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
+            self._tell_words(path, metadata, [])
+
+    def _tell_words(self, path: str, metadata: Object, containers: list[Object]) -> None:
+        pod = {"metadata": metadata, "spec": {"containers": containers}}
+        beside = [name for name in _KAI_BESIDE if name in (metadata.get("annotations") or {})]
+        for where, rule in asked_of_others(path, pod):
+            remedy = _MEMORY_UNKNOWN if KAI_FRACTION in where and not self.gpu_mib else ""
+            if beside:
+                remedy = f"; heed {' and '.join(beside)} by hand, several GPUs by the label {GPU_COUNT_LABEL}"
+            self.result.told.append(f"{where} {rule}{remedy}")
+        self.result.told += words_of_others(path, pod, self.unit_mib)
 
     def _asked(self, container: Object) -> _Amounts | None:
         """Return what a container asks another system for, None where it is nothing, or not certain."""
@@ -163,37 +201,56 @@ class _Conversion:
                 container["resources"][kind] = new
         self.result.changed = True
 
-    def _convert_annotations(self, containers: list[tuple[str, Object]], annotations: Object) -> None:
-        """Write what KAI or Run:ai are asked for as a limit of the first container."""
+    def _convert_annotations(self, containers: list[tuple[str, Object]], annotations: Object) -> bool:
+        """Write what KAI or Run:ai are asked for as a limit of the first container, and return whether it was."""
         apps = [each for name, each in containers if name.startswith("containers")]
-        if not apps or any(_asks_gputile(each) for _, each in containers):
-            return
+        left = any(name in annotations for name in _KAI_BESIDE)
+        if not apps or left or any(_asks_gputile(each) for _, each in containers):
+            return False
         try:
-            mib = int(Decimal(str(annotations.get(KAI_MEMORY, 0))))
+            mib = Decimal(str(annotations.get(KAI_MEMORY, 0)))
             if not mib and self.gpu_mib:
-                mib = int(Decimal(str(annotations.get(KAI_FRACTION, 0))) * self.gpu_mib)
+                mib = Decimal(str(annotations.get(KAI_FRACTION, 0))) * self.gpu_mib
+            if not 1 <= mib <= MOST_MIB:
+                return False
         except ArithmeticError:
-            return
-        if mib > 0:
-            resources = apps[0].setdefault("resources", {})
-            resources["limits"] = {**_bound(apps[0], "limits"), **_Amounts(1, mib).limits(self.unit_mib)}
-            for name in (KAI_MEMORY, KAI_FRACTION):
-                annotations.pop(name, None)
-            self.result.changed = True
+            return False
+        resources = apps[0].setdefault("resources", {})
+        resources["limits"] = {**_bound(apps[0], "limits"), **_Amounts(1, int(mib)).limits(self.unit_mib)}
+        for name in (KAI_MEMORY, KAI_FRACTION):
+            annotations.pop(name, None)
+        self.result.changed = True
+        return True
 
-    def _join_gang(self, template: Object, labels: Object) -> None:
-        gang, name = gang_of_others(self.result.body), self.manifest.namespaced_name[1]
-        if gang is not None and name and GANG_NAME_LABEL not in labels:
+    def _job(self) -> Object:
+        """Return what has the spec that holds the templates of pods: the object, or what it makes Jobs of."""
+        spec = self.result.body.get("spec")
+        job = spec.get("jobTemplate") if isinstance(spec, dict) else None
+        return job if isinstance(job, dict) else self.result.body
+
+    def _join_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
+        """Give pods the labels of their gang, or tell of them: a gang has to have a name that no other one has."""
+        job, name = self._job(), self.manifest.namespaced_name[1]
+        gang = gang_of_others(job)
+        if GANG_NAME_LABEL in labels:
+            return
+        if gang is not None and name and job is self.result.body:
             added = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(gang[1])}
             template.setdefault("metadata", {})["labels"] = labels | added
             self.result.changed = True
+        elif gang is not None or (by_scheduler and self.manifest.group not in _OWN_GROUPS):
+            size = gang[1] if gang is not None else "SIZE"
+            wanted = f"{GANG_NAME_LABEL}: NAME, another for each gang, and {GANG_SIZE_LABEL}: {size}"
+            text = f"the other scheduler starts its pods together: for all or none give them the labels {wanted}"
+            if text not in self.result.told:
+                self.result.told.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
         """Have gputile's webhook write its scheduler's name; Volcano writes its own into pods of a Job without one."""
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]
             self.result.changed = True
-        whole = self.result.body.get("spec")
+        whole = self._job().get("spec")
         if self.manifest.group == _VOLCANO and isinstance(whole, dict):
             self.result.changed |= whole.get("schedulerName") != DEFAULT_SCHEDULER
             whole["schedulerName"] = DEFAULT_SCHEDULER
@@ -210,12 +267,15 @@ class _Conversion:
             raise self.manifest.origin.error(path, f"must be a mapping, is {kind_of(value)}")
 
 
-def _listed(value: Object, name: str) -> Iterator[tuple[str, Object]]:
-    """Yield the containers of a list in a pod's spec, each with its place."""
-    listed = value.get(name)
-    for number, each in enumerate(listed if isinstance(listed, list) else ()):
-        if isinstance(each, dict):
-            yield f"{name}[{number}]", each
+def _containers(spec: Any) -> list[tuple[str, Object]]:
+    """Return the containers in a pod's spec, each with its place."""
+    lists = {name: spec.get(name) for name in ("initContainers", "containers")} if isinstance(spec, dict) else {}
+    return [
+        (f"{name}[{number}]", each)
+        for name, listed in lists.items()
+        for number, each in enumerate(listed if isinstance(listed, list) else ())
+        if isinstance(each, dict)
+    ]
 
 
 def _at(value: Object, path: str) -> Any:

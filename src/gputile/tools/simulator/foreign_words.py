@@ -97,7 +97,7 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
         if name in _ASKING:
             unit, remedy = _ASKING[name]
             asked = _ASKED.format(f"{value[:20]} {unit}")
-            yield where, f"{asked} {remedy}, as gputile convert does; or leave the annotation out"
+            yield where, f"{asked} {remedy}; or leave the annotation out"
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:

@@ -342,7 +342,7 @@ class _Expander:
         """Refuse a pod that asks another system for a GPU, and note what else it says to one."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
-                raise origin.error(where, rule)
+                raise origin.error(where, f"{rule}; gputile convert writes them")
             self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
         unit_mib = self._intake.admission.configuration.unit_mib
         self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))

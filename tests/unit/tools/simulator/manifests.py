@@ -104,14 +104,9 @@ REFUSED: tuple[Case, ...] = (
     _wrong(
         "resource", POD, f"{_C}.resource", {}, "spec.containers[0].resource: unknown field; did you mean resources?"
     ),
-    _wrong("nodeSelectr", POD, "spec.nodeSelectr", {}, "spec.nodeSelectr: unknown field; did you mean nodeSelector?"),
-    _wrong(
-        "cron", CRON_JOB, "spec.template", pod_template(), "spec.template: unknown field; did you mean jobTemplate?"
-    ),
     # values of another type
     _wrong("replicas 1.5", DEPLOYMENT, "spec.replicas", 1.5, "spec.replicas: must be a whole number, is 1.5"),
     _wrong("image number", POD, f"{_C}.image", 1, "spec.containers[0].image: must be a string, is a number"),
-    _wrong("args text", POD, f"{_C}.args", "a", "spec.containers[0].args: must be a list, is a string"),
     # one of a few
     _wrong(
         "pull", POD, f"{_C}.imagePullPolicy", "Sometimes", 'Unsupported value: "Sometimes": supported values: "Always"'

@@ -28,7 +28,6 @@ def expanded(tmp_path: Path, body: Json) -> Expansion:
     ("path", "value"),
     [
         ("metadata.annotations", {"gputile.io/gpu-weight": "heavy"}),
-        ("metadata.annotations", {"gputile.io/mps-active-thread-percentage": "0"}),
         ("spec.containers", MANY),
     ],
 )

@@ -106,14 +106,50 @@ def test_what_is_not_certain_stays_and_is_told(
     assert said in notes
 
 
+def workload(api: str, kind: str, spec: dict[str, Any], **metadata: str) -> str:
+    return json.dumps({"apiVersion": api, "kind": kind, "metadata": metadata or {"name": "t"}, "spec": spec})
+
+
+TASKS = {"minAvailable": 3, "schedulerName": "volcano", "tasks": [{"template": json.loads(pod(HAMI))}]}
+VOLCANO = "batch.volcano.sh/v1alpha1"
+HALF = {"gpu-fraction": "0.5"}
+OF_KAI = {"Worker": {"template": json.loads(pod({}, HALF, schedulerName="kai-scheduler"))}}
+ARGO = {"templates": [{"metadata": {"annotations": HALF}, "container": {"image": "i"}}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "said"),
+    [
+        (pod({}, HALF | {"gpu-fraction-num-devices": "2"}), str(HALF)[1:-1], "heed gpu-fraction-num-devices by hand"),
+        (pod({}, {"gpu-fraction": "nan"}), "'nan'", "asks KAI or Run:ai for nan of a GPU"),
+        (workload(VOLCANO, "Job", TASKS, generateName="t-"), "'default-scheduler'", "NAME, another for each gang"),
+        (
+            workload(VOLCANO, "CronJob", {"jobTemplate": {"spec": TASKS}}),
+            "'default-scheduler', 'tasks'",
+            "NAME, another",
+        ),
+        (workload("kubeflow.org/v1", "PyTorchJob", OF_KAI), "'aliyun.com/gpu-mem': 40", "starts its pods together"),
+        (workload("argoproj.io/v1alpha1", "Workflow", ARGO), str(HALF), 'spec.templates[0].metadata.annotations["gpu-'),
+        (pod({"volcano.sh/vgpu-memory": 9, "aliyun.com/gpu": 1}), "'aliyun.com/gpu-mem': 1", "takes one kind of GPU"),
+        (pod({"nvidia.com/gpu": 20, "nvidia.com/gpumem": 9}), "'aliyun.com/gpu-mem': 20", "not a number of GPUs"),
+        (pod({"nvidia.com/gpumem": "10Gi"}), "'aliyun.com/gpu-mem': 10485760", "more than any GPU has"),
+        (pod(HAMI).replace("limits", "requests"), "'aliyun.com/gpu-mem': 3", "a request and no limit"),
+        (pod(HAMI | {"nvidia.com/gpucores": 101}), "'aliyun.com/gpu-core.percentage': 100", ""),
+    ],
+)
+def test_a_doubtful_result_is_told(tmp_path: Path, text: str, written: str, said: str) -> None:
+    body, notes = convert(tmp_path, text, "--gpu-memory", "80GiB")
+    assert written in str(body)
+    assert said in notes
+    assert bool(said) == bool(notes)
+
+
 def test_other_objects_and_the_order_stay(tmp_path: Path) -> None:
     text = "kind: ConfigMap\napiVersion: v1\ndata: {b: '1e5', a: 'y'}\nmetadata: {name: c}\n"
-    path = tmp_path / "in.yaml"
-    path.write_text(text)
-    result = CliRunner().invoke(app, ["convert", "-f", str(path)])
-    assert list(yaml.safe_load(result.stdout)) == ["kind", "apiVersion", "data", "metadata"]
-    assert yaml.safe_load(result.stdout)["data"] == {"b": "1e5", "a": "y"}
-    assert "nothing to convert" in result.stderr
+    (body,), said = convert(tmp_path, text)
+    assert list(body) == ["kind", "apiVersion", "data", "metadata"]
+    assert body["data"] == {"b": "1e5", "a": "y"}
+    assert "nothing to convert" in said
 
 
 @pytest.mark.parametrize(

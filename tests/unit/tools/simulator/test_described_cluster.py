@@ -168,7 +168,6 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
             "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: many}}",
             r"Node/a: status.allocatable\[\"cpu\"\]: 'many' is not a quantity",
         ),
-        ("", "it holds no object"),
     ],
 )
 def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:

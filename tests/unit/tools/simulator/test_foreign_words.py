@@ -48,9 +48,6 @@ def test_a_gpu_that_only_another_system_is_asked_for_is_an_error(tmp_path: Path,
         ("{scheduling.k8s.io/group-name: g}", "{}", "is a gang of Volcano: for all or none give the pods the labels"),
         ("{pod-group-name: g}", "{}", "pod-group.scheduling.sigs.k8s.io/name: g"),
         ("{}", "{nvidia.com/gpumem: 3000}", "write aliyun.com/gpu-mem: 3 (3000 MiB in units of 1024 MiB)"),
-        ("{}", "{nvidia.com/gpucores: 30}", "write aliyun.com/gpu-core.percentage: 30"),
-        ("{}", "{volcano.sh/vgpu-number: 1}", "volcano.sh/vgpu-number is not gputile's: write"),
-        ("{}", "{nvidia.com/gpumem-percentage: 50}", "write aliyun.com/gpu-mem in memory units"),
     ],
 )
 def test_other_words_are_told(tmp_path: Path, annotations: str, limits: str, said: str) -> None:
@@ -68,12 +65,6 @@ def test_other_words_are_told(tmp_path: Path, annotations: str, limits: str, sai
             "spec.runPolicy.schedulingPolicy.minAvailable: 2: gputile places its pods one by one",
         ),
         ("batch/v1", "Job", "{suspend: true, template: T}", "is suspended: judged as if it were resumed"),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            "{suspend: true, replicatedJobs: [{template: {spec: {template: T}}}]}",
-            "judged as if it were resumed",
-        ),
         ("apps/v1", "Deployment", "{replicas: 0, selector: {matchLabels: {a: b}}, template: T}", "has 0 replicas"),
     ],
 )

@@ -127,15 +127,7 @@ def running(name: str, uid: str, cpu: str, **status: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "null",
-        "---",
-        "[]",
-        '{"kind": "PodList", "apiVersion": "v1", "items": []}',
-    ],
-)
+@pytest.mark.parametrize("text", ["null", "[]", '{"kind": "PodList", "apiVersion": "v1", "items": []}'])
 def test_nothing_is_no_success(tmp_path: Path, text: str) -> None:
     assert simulate(tmp_path, text)[0] == 2
     result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", "-"], input=text)

@@ -160,10 +160,9 @@ def test_a_template_elsewhere_or_none_is_told(tmp_path: Path, body: Json, pods: 
     ("body", "path", "value"),
     [
         (PYTORCH, "spec.runPolicy.suspend", True),
-        (JOB_SET, "spec.suspend", True),
         (NOTEBOOK, "metadata.annotations.kubeflow-resource-stopped", ""),
     ],
-    ids=["PyTorchJob", "JobSet", "Notebook"],
+    ids=["PyTorchJob", "Notebook"],
 )
 def test_a_suspended_one_makes_no_pods_in_a_cluster(tmp_path: Path, body: Json, path: str, value: object) -> None:
     """A new one is judged as if it were resumed."""
