@@ -81,7 +81,9 @@ _ANSWER = (
 
 def listen(port: int) -> socket.socket:
     """Return a socket that hands over connections only when something was asked on them, or after a second or so."""
-    listening = socket.create_server(("", port), backlog=64)
+    both = socket.has_dualstack_ipv6()  # a cluster may be of IPv6 alone
+    family = socket.AF_INET6 if both else socket.AF_INET
+    listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
     return listening
 

@@ -61,8 +61,11 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
     turns = ArbiterProcess(store, lambda _: shares_of(store, *wanted))
     path = store.allocations / "one" / SOCKET
-    turns.starting("one", {GPU})
-    assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
+    share = store.allocations / "one" / "share"
+    for _ in range(2):  # a start has it written, whatever was written before
+        turns.starting("one", {GPU})
+        assert share.read_bytes().startswith(b"gputile-share 1\n")
+        share.unlink()
     await turns.refresh()
     await until(lambda: answers(path))
     first = turns.pid
@@ -77,6 +80,23 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     await turns.refresh()
     await until(lambda: turns.pid is None and not path.exists())
     await turns.stop()
+
+
+@pytest.mark.anyio
+async def test_the_share_of_a_start_outlasts_a_refresh_that_began_before(tmp_path: Path) -> None:
+    store, names = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ("one", "two")
+    shares = dict.fromkeys(names, b"old")
+    turns = ArbiterProcess(store, lambda _: TimeShares(Assignment(), dict(shares), {}))
+    files = [store.prepare(name) / "share" for name in names]
+    refresh = asyncio.create_task(turns.refresh())
+    await asyncio.sleep(0)
+    shares["two"] = b"new"
+    turns.starting("two", {GPU})
+    await refresh
+    assert [file.read_bytes() for file in files] == [b"old", b"new"]
+    shares["two"] = b"newer"
+    await turns.refresh()
+    assert files[1].read_bytes() == b"newer"
 
 
 @pytest.mark.anyio

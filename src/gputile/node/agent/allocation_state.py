@@ -84,11 +84,15 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The ``Allocate`` that most likely follows the last ``GetPreferredAllocation``, which has found its caller."""
+    """The ``Allocate`` that most likely follows the last ``GetPreferredAllocation``, which has found its caller.
+
+    ``epoch`` is that of the kubelet that asked.
+    """
 
     resource: str
     ids: frozenset[str]
     caller: Caller | None
+    epoch: float
 
 
 @dataclass(slots=True)
@@ -249,8 +253,18 @@ class AllocationState:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
     def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
-        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller)
+        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller, self.kubelet.epoch)
         self.admission.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
+
+    def expected(self, resource: str, ids: Iterable[str], epoch: float) -> ExpectedAllocation | None:
+        """Return what is expected if it is this, by the kubelet of this ``epoch``, for a pod that is not gone."""
+        found = self.admission.expected
+        if found is None or (found.resource, found.ids, found.epoch) != (resource, frozenset(ids), epoch):
+            return None
+        asked = found.caller.pod if found.caller is not None else None
+        now = self.pods.get(asked.key) if asked is not None else None
+        gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
+        return None if gone else found
 
     def by_kubelet_uid(self) -> dict[str, KnownPod]:
         """Return the pods by the UID that the kubelet has: no mirror, whose text users can write, is another pod."""

@@ -40,6 +40,7 @@ class ArbiterProcess:
         self._totals = Totals()
         self._told = Assignment()
         self._files: dict[str, bytes] = {}
+        self._newer: set[str] = set()  # written for a start since the shares of a refresh were computed
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._process: asyncio.subprocess.Process | None = None
@@ -55,8 +56,9 @@ class ArbiterProcess:
             OSError: it cannot be written.
         """
         content = self._shares(gpus).files.get(directory)
-        if content is not None:
-            self._write(directory, content)
+        if content is not None and self._store.write_share(directory, content):
+            self._files[directory] = content
+            self._newer.add(directory)
 
     async def refresh(self) -> None:
         """Bring the arbiter and the allocations' files up to date, and let others go on after each file.
@@ -68,19 +70,16 @@ class ArbiterProcess:
             self._tell(Assignment())
             return
         shares = self._shares(None)
+        self._newer.clear()
         self._tell(shares.assignment)
         for name, content in shares.files.items():
-            if self._write(name, content):
+            if name in self._newer or self._files.get(name) == content:
+                continue
+            if self._store.write_share(name, content):
+                self._files[name] = content
                 await asyncio.sleep(0)
         for name in self._files.keys() - shares.files.keys():
             del self._files[name]
-
-    def _write(self, name: str, content: bytes) -> bool:
-        """Write a container's share if it is news; return whether it was written."""
-        if self._files.get(name) == content or not self._store.write_share(name, content):
-            return False
-        self._files[name] = content
-        return True
 
     async def stop(self) -> None:
         """End the arbiter; containers go on at their guaranteed share."""

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -234,17 +235,35 @@ class ContainerPreparation:
         limits = start.limits
         await self._until_served(limits)
         await self._until_left(limits, state)
+        usage = self._isolate(start)
         try:
-            usage = self._isolation.prepare(Mode(limits.mode), start.directory, start.mounts)
             self._store.write_record(start.directory, start.record)
             self._store.write_limits(start.directory, limits, usage)
             let_start(state, start.directory, start.record, time.time_ns())
             self._arbiter.starting(start.directory, {gpu.uuid for gpu in limits.gpus})
+        except (OSError, ValueError) as error:
+            raise NotYet(f"the limits cannot be written: {error}") from error
+
+    def is_started(self, start: Start, state: AllocationState) -> bool:
+        """Return whether a container was let start with these limits, and has all that it mounts: it may be running.
+
+        The library that it is told to mount now, which may be a later one, is put in its place.
+
+        Raises:
+            NotYet: it would not be held to its limits.
+        """
+        if start.directory not in state.started or self._store.limits(start.directory) != start.limits:
+            return False
+        usage = self._isolate(start)
+        return usage is None or usage.exists()
+
+    def _isolate(self, start: Start) -> Path | None:
+        limits = start.limits
+        try:
+            return self._isolation.prepare(Mode(limits.mode), start.directory, start.mounts)
         except NotIsolated as error:
             pod = f"{limits.namespace}/{limits.pod}"
             raise NotYet(f"container {limits.container} of pod {pod} does not start: {error}") from error
-        except (OSError, ValueError) as error:
-            raise NotYet(f"the limits cannot be written: {error}") from error
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""

@@ -89,8 +89,9 @@ class AllocationHandler:
         return pb.AllocateResponse(container_responses=answers).SerializeToString()
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
-        state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
-        if expected is not None and (expected.resource, expected.ids) == (resource, frozenset(ids)):
+        state, now_ns = self._state, time.time_ns()
+        expected = state.expected(resource, ids, self._kubelet.state.epoch)
+        if expected is not None:
             caller = expected.caller
         else:
             caller = await self._find_caller(resource, len(ids))

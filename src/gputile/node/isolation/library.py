@@ -83,7 +83,8 @@ def install(installed: Installed, content: bytes) -> None:
         OSError: one of the files cannot be read or written.
     """
     place = installed.library.parent
-    place.mkdir(parents=True, exist_ok=True)
+    if not place.is_dir():
+        place.mkdir(parents=True, exist_ok=True)
     found = _content(installed.library)
     if found is None or (found != content and place_in(place.parent, found) != installed):
         _replace(installed.library, content)

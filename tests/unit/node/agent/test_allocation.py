@@ -5,15 +5,10 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, PodStatus
-from gputile.api.well_known import (
-    GPU_CORE,
-    GPU_MEMORY,
-    WHOLE_GPU,
-    Mode,
-)
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.allocation import allocate, callers, unclear
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
@@ -111,6 +106,18 @@ def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -
         "default/a",
         "default/plain",
     ]
+
+
+def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_another() -> None:
+    pod = known("a", container(mem=2))
+    here = Here(Mode.SHARE, pod)
+    here.lists({"a": {"main": {}}})
+    here.state.expect(GPU_MEMORY, TWO, Caller(pod.key, "main", pod))
+    assert here.state.expected(GPU_MEMORY, TWO, 1.0) is not None
+    assert here.state.expected(GPU_MEMORY, TWO, 2.0) is None
+    for other in (known("a", container(mem=2), uid="another"), known("a", container(mem=2), phase="Succeeded")):
+        here.know(other)
+        assert here.state.expected(GPU_MEMORY, TWO, 1.0) is None
 
 
 def test_both_resources_of_a_container_have_one_directory() -> None:

@@ -4,21 +4,13 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, PodStatus
-from gputile.api.well_known import (
-    GPU_MEMORY,
-    GPUSHARE_ASSIGNED,
-    GPUSHARE_INDEX,
-    Mode,
-)
+from gputile.api.well_known import GPU_MEMORY, GPUSHARE_ASSIGNED, GPUSHARE_INDEX, Mode
 from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, Listing, PodDevices
-from gputile.node.agent.differences import (
-    Correction,
-    differences,
-)
+from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from tests.fakes.agentcluster import simple_pod

@@ -5,9 +5,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.api.config.v1alpha1 import Configuration, GpuTime
-from gputile.api.gpu_time import (
-    GpuTimePolicy,
-)
+from gputile.api.gpu_time import GpuTimePolicy
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
@@ -51,10 +49,7 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
         admission.pods[pod.key] = known_pod(pod, configuration)
         resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
         devices = (ContainerDevices("main", Phase.APP, resource, ("GPU-a::0",), f"{name}-main"),)
-        hold(
-            admission,
-            PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices),
-        )
+        hold(admission, PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices))
     return admission
 
 
@@ -146,7 +141,6 @@ def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() 
 
 
 @pytest.mark.requirement("G4", "M4", "M5")
-@pytest.mark.requirement("G4")
 def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None:
     """Admission refuses it; a pod from before the limit, or past admission, gains nothing either."""
 

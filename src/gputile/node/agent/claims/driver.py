@@ -277,7 +277,7 @@ class ClaimsDriver:
         return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
     async def _write(self, claim: PreparedClaim) -> None:
-        state, store, pod = self._state, self._files.store, self._state.pod_of(claim)
+        state, pod = self._state, self._state.pod_of(claim)
         limits = Limits(
             namespace=claim.namespace,
             pod=claim.name,
@@ -291,8 +291,8 @@ class ClaimsDriver:
         answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
         response = self._preparation.response(Mode(claim.mode), answer)
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
-        if claim.directory not in state.started or store.limits(claim.directory) != limits:
-            start = Start(claim.directory, limits, mounts)
+        start = Start(claim.directory, limits, mounts)
+        if not self._preparation.is_started(start, state):
             self._preparation.prepare(answer, start.record)
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held

@@ -35,7 +35,8 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
     Raises:
         OSError: it cannot be made, is no directory, or is another user's.
     """
-    directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    if not directory.is_dir():
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise PermissionError(f"{directory} is no directory of the agent's own user")

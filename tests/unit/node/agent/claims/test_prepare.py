@@ -5,17 +5,12 @@ import json
 import pytest
 
 from gputile.api.resource_claims import ResourceClaim
-from gputile.api.well_known import DRIVER, GPU_MEMORY, Mode
+from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.driver import CLAIM_RECORD, ClaimRecordError
-from gputile.node.agent.claims.prepare import (
-    ClaimRefused,
-    answer_of,
-    cdi_file,
-    prepared_claim,
-)
+from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
@@ -101,12 +96,8 @@ def test_amounts_by_mode(mode: Mode, given: Given, mib: int, percent: int) -> No
     assert (found.mib, found.percent) == (mib, percent)
 
 
-def test_several_requests_of_a_claim() -> None:
-    """On two GPUs, and both on one, whose limit is then the sum."""
-    state = claims_node(Mode.CGPU, MACHINE)
-    two = prepared(state, allocated("c", share(0, "2Gi"), share(1, "3Gi")))
-    assert [(each.index, each.mib) for each in two.shares] == [(0, 2048), (1, 3072)]
-    one = prepared(state, allocated("c", share(0, "2Gi"), share(0, "3Gi")))
+def test_the_limit_of_two_requests_on_one_gpu_is_their_sum() -> None:
+    one = prepared(claims_node(Mode.CGPU, MACHINE), allocated("c", share(0, "2Gi"), share(0, "3Gi")))
     assert [(each.index, each.mib) for each in one.shares] == [(0, 5120)]
     assert len(one.results) == 2
 
@@ -164,12 +155,6 @@ def test_what_is_refused(claim: ResourceClaim, text: str) -> None:
 
 def test_more_compute_than_there_is_is_refused() -> None:
     assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores="101")))
-
-
-def test_a_whole_gpu_is_not_given_twice_to_one_claim() -> None:
-    assert "twice" in refusal(
-        claims_node(Mode.EXCLUSIVE, MACHINE), allocated("c", Given("gpu-0", {}), Given("gpu-0", {}))
-    )
 
 
 def test_a_node_of_extended_resources_prepares_nothing() -> None:
@@ -246,7 +231,3 @@ def test_the_cdi_file_carries_limits_into_containers() -> None:
 def test_a_damaged_record_is_none(text: str) -> None:
     with pytest.raises(ClaimRecordError):
         CLAIM_RECORD.decode(text)
-
-
-def test_the_driver_is_the_one_of_the_slices() -> None:
-    assert allocated("c", share(0, "1Gi")).gpus[0].driver == DRIVER

@@ -16,9 +16,7 @@ DAMAGED = [b"", b"\0" * 64, b'{"mode":"\xff\xfe"}', b'{"x":' + b"[" * 100_000]
 
 @pytest.mark.parametrize("content", DAMAGED, ids=["empty", "zeros", "no text", "nested"])
 def test_damaged_files_of_an_allocation_are_none(tmp_path: Path, content: bytes) -> None:
-    claim = NodeLock(tmp_path / "owner", "this agent")
-    claim.take()
-    files = NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+    files = files_in(tmp_path)
     directory = files.prepare("one")
     (directory / LIMITS_FILE).write_bytes(content)
     (directory / BOOT_FILE).write_bytes(content)
