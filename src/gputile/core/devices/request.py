@@ -283,7 +283,7 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 def _isolation(pod: Pod, percent: int = MOST_PERCENT) -> tuple[str, ...]:
     """Return what of a GPU has to be isolated for a pod of ``percent``: nothing, memory, or memory and compute.
 
-    A change after the binding must not hide what the pod holds, so no text is wrong then.
+    A bound pod is read as one that asks for nothing here: a later change must not make its request unreadable.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:

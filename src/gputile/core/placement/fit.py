@@ -23,6 +23,11 @@ from gputile.core.placement.prices import WHOLE_GPU, thousandths
 from gputile.core.placement.topology import best_set
 from gputile.core.refusal import FitRule, Refusal
 
+Float64 = npt.NDArray[np.float64]
+
+FRACTIONS = 1 << 20
+"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
+
 # The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
@@ -244,12 +249,6 @@ def _gpus(number: int) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-Float64 = npt.NDArray[np.float64]
-
-FRACTIONS = 1 << 20
-"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
 
 
 def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
