@@ -1,4 +1,4 @@
-"""Provides the files that the browser loads. They are part of the package; nothing comes from other hosts."""
+"""Provides the files that the browser loads, out of the package: nothing comes from other hosts."""
 
 import base64
 import hashlib
