@@ -9,7 +9,7 @@ from gputile.api.core import Pod
 from gputile.core.devices.inventory import model_label_value, model_number
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.node_arrays import FEW_GPUS, MIXED_GROUPS, NO_GROUP, NodeArrays
+from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP, NodeArrays, group_number
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
@@ -22,8 +22,6 @@ class NodeTable:
         self._node_info: list[NodeInfo | None] = [None] * self.node_arrays.rows
         self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> GPU UUID -> column
         self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
-        self._groups: dict[str, int] = {}
-        self._last_group = NO_GROUP
 
     def copy(self) -> "NodeTable":
         twin = NodeTable()
@@ -31,7 +29,6 @@ class NodeTable:
         twin.row_of = self.row_of.copy()
         twin._node_info, twin._position = self._node_info.copy(), self._position.copy()
         twin._free_rows = self._free_rows.copy()
-        twin._groups, twin._last_group = self._groups.copy(), self._last_group
         return twin
 
     # -- nodes
@@ -56,7 +53,6 @@ class NodeTable:
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing" and not node_info.by_claims
         arrays.by_claims[row] = node_info.by_claims
-        arrays.many[row] = len(gpus) > FEW_GPUS
         arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
         arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
         for i, gpu in enumerate(gpus):
@@ -96,75 +92,34 @@ class NodeTable:
 
     # -- what is booked
 
-    def take(self, row: int, booking: Booking) -> bool:
-        """Count a booking on the node in ``row``; return ``knows_gpus``."""
-        arrays, position = self.node_arrays, self._position[row]
-        group, known = self._group(booking.trust_group), booking.allocation is not None
-        replicas = self._replicas(row)
-        self.charge(row, booking.host)
+    def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
+        """Count a booking that came to the node in ``row`` (1), or went (-1). Return ``knows_gpus``.
+
+        ``there`` are the bookings on the node from now on.
+        """
+        arrays, position, replicas = self.node_arrays, self._position[row], self._replicas(row)
+        self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
             column = position.get(share.uuid)
             if column is None:
-                known = False
                 continue
             mib, percent = booking.takes(share, arrays.total[row, column], replicas)
-            arrays.used[row, column] += mib
-            arrays.percent[row, column] += percent
-            arrays.pods[row, column] += 1
-            held = arrays.group[row, column]
-            if held == NO_GROUP:
-                arrays.group[row, column] = group
-            elif held != group:
-                arrays.group[row, column] = MIXED_GROUPS
-        return known
-
-    def charge(self, row: int, host: HostResources) -> None:
-        """Take CPU and memory from the node in ``row``; negative amounts come back."""
-        self.node_arrays.cpu[row] -= host.cpu
-        self.node_arrays.host_mib[row] -= host.mib
-
-    def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
-        """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_gpus``."""
-        arrays, position = self.node_arrays, self._position[row]
-        known, replicas = booking.allocation is not None, self._replicas(row)
-        self.charge(row, HostResources(-booking.host.cpu, -booking.host.mib))
-        for share in booking.gpus:
-            column = position.get(share.uuid)
-            if column is None:
-                known = False
-                continue
-            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
-            arrays.used[row, column] -= mib
-            arrays.percent[row, column] -= percent
-            arrays.pods[row, column] -= 1
-            if arrays.pods[row, column] == 0:
-                arrays.group[row, column] = NO_GROUP
-            elif arrays.group[row, column] == MIXED_GROUPS:
-                groups = {self._group(other.trust_group) for other in others if other.on_gpu(share.uuid)}
-                arrays.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
-        return known
+            arrays.used[row, column] += sign * mib
+            arrays.percent[row, column] += sign * percent
+            arrays.pods[row, column] += sign
+            if arrays.grouped[row]:
+                groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
+                arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
+        return self.knows_gpus(row, booking)
 
     def _replicas(self, row: int) -> int:
         node_info = self._node_info[row]
         return node_info.replicas if node_info is not None else 0
 
-    def _group(self, name: str) -> int:
-        number = self._groups.get(name)
-        if number is None:
-            # No number is given a second time: scores that were computed with one of before match nothing.
-            number = self._groups[name] = self._last_group = self._last_group + 1
-        return number
-
-    @property
-    def groups(self) -> int:
-        return len(self._groups)
-
-    def group_names(self) -> dict[int, str]:
-        return {number: name for name, number in self._groups.items()}
-
-    def keep_groups(self, names: Collection[str]) -> None:
-        """Forget the numbers of all other trust groups; they hold nothing."""
-        self._groups = {name: number for name, number in self._groups.items() if name in names}
+    def charge(self, row: int, host: HostResources) -> None:
+        """Take CPU and memory from the node in ``row``; negative amounts come back."""
+        self.node_arrays.cpu[row] -= host.cpu
+        self.node_arrays.host_mib[row] -= host.mib
 
     # -- questions
 
@@ -182,10 +137,6 @@ class NodeTable:
         """Return whether a booking names its GPUs, and the node in ``row`` has them all."""
         position = self._position[row]
         return booking.allocation is not None and all(share.uuid in position for share in booking.gpus)
-
-    def group_number(self, name: str) -> int:
-        """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
-        return self._groups.get(name, NO_GROUP)
 
 
 class NonGpuPods:

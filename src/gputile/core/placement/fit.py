@@ -15,8 +15,8 @@ import numpy.typing as npt
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
 from gputile.core.devices.inventory import model_label_value
-from gputile.core.devices.request import Request, RequestKind, Shape
-from gputile.core.ledger.node_arrays import NO_GROUP
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.ledger.node_arrays import NO_GROUP, group_number
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.prices import WHOLE_GPU, thousandths
@@ -74,34 +74,9 @@ def is_of_model(gpu: GpuState, shape: Shape) -> bool:
     return not shape.models or model_label_value(gpu.gpu.model) in shape.models
 
 
-def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
-    """Return whether one of the pod's GPUs can be ``gpu``; ``group`` is the number of its trust group."""
-    if not gpu.gpu.healthy or not is_of_model(gpu, shape):
-        return False
-    company = gpu.pods < node_info.max_pods_per_gpu and (
-        not node_info.grouped or gpu.group == NO_GROUP or (group != NO_GROUP and gpu.group == group)
-    )
-    if shape.kind is not RequestKind.SHARED:
-        return company if node_info.sliced else gpu.empty
-    compute = not shape.percent or gpu.percent + shape.percent <= 100
-    return gpu.total - gpu.used >= shape.mib and compute and company
-
-
-def fits(node: NodeState, shape: Shape, group: int) -> bool:
-    if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
-        return False
-    if shape.isolated and not node.info.isolates_memory:
-        return False
-    if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return not shape.models
-    return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
-
-
-def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] | None:
-    """Return why a request does not fit a node, None where it does; ``group`` numbers the pod's trust group."""
-    shape, node_info = request.shape, node.info
-    if fits(node, shape, group):
-        return None
+def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
+    """Return why a request does not fit a node, None where it does."""
+    node_info = node.info
     if node_info.problem:
         return Refusal(FitRule.BROKEN, node_info.problem)
     if node.blocked_by:
@@ -116,7 +91,8 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
         return Refusal(FitRule.MODE, text)
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return Refusal(FitRule.MODE, f"another device plugin gives its GPUs; the pod needs {_models(shape)}")
+        text = f"another device plugin gives its GPUs; the pod needs {_models(shape)}"
+        return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
@@ -134,12 +110,14 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         left = sum(gpu.empty for gpu in healthy)
+        if left >= shape.gpus:
+            return None
         text = f"{left} of {_gpus(len(healthy))} {_are(left)} free; the pod needs {shape.gpus}"
         return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=left)
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
         return _too_large(healthy, small, shape)
-    return _taken(healthy, shape, node_info, group)
+    return _taken(healthy, shape, node_info)
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
@@ -153,26 +131,28 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
     return Refusal(FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total)
 
 
-def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: int) -> Refusal[FitRule]:
-    """Name the GPU that breaks the fewest rules, and how many GPUs could take their part."""
-    lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info, group))) for gpu in healthy]
+def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
+    """Name the GPU that breaks the fewest rules, and how many GPUs could take their part; None if these are enough."""
+    lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
+    left = len(healthy) - len(refused)
+    if left >= shape.gpus:
+        return None
     gpu, shortages = min(
         (pair for pair in refused if pair[0].total >= shape.mib),
         key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].gpu.index),
     )
-    shortage, left = shortages[0], len(healthy) - len(refused)
+    shortage = shortages[0]
     text = f"GPU {gpu.gpu.index} {shortage.text}"
     if shape.gpus > 1:
         text += f" ({left} of {len(healthy)} GPUs could take their part)"
     return Refusal(FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there)
 
 
-def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[Refusal[FitRule]]:
-    """Yield every reason why ``gpu`` cannot be one of the pod's GPUs; ``group`` numbers the pod's trust group.
+def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
+    """Yield every reason why ``gpu`` cannot be one of the pod's GPUs.
 
-    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...". None is yielded for a GPU that
-    ``gpu_fits``.
+    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...".
     """
     index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
@@ -198,7 +178,7 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
     if gpu.pods >= node_info.max_pods_per_gpu:
         text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
-    if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
+    if node_info.grouped and gpu.group not in (NO_GROUP, group_number(shape.trust_group)):
         text = f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
 
@@ -251,17 +231,15 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
-    """Return the GPUs that the pod gets on ``node``, by index; None where it does not fit.
+def choose_gpus(node: NodeState, shape: Shape, value: Float64 | None = None) -> tuple[GpuState, ...]:
+    """Return the GPUs that the pod gets on ``node``, which it fits, by index.
 
     Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
     (``PackingState.value``); without it, packing fills one GPU before the next.
     """
-    if not fits(node, shape, group):
-        return None
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
-    ready = [i for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
+    ready = [i for i, gpu in enumerate(node.gpus) if next(gpu_shortages(gpu, shape, node.info), None) is None]
     if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:

@@ -10,7 +10,7 @@ import numpy as np
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays
+from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.vectorized import ready
 
@@ -86,7 +86,7 @@ def _unusable(arrays: NodeArrays, free: np.ndarray, counts: Counter[Shape]) -> f
     everything, pods, mean = float(free.sum()), 0, 0.0
     typical = list(_typical(counts))
     for shape, count in typical:
-        fits, gpus = ready(arrays, shape, NO_GROUP, slice(None))
+        fits, gpus = ready(arrays, shape, slice(None))
         usable = float(np.where(fits[:, None] & gpus, free, 0).sum())
         mean += count * (everything - usable)
         pods += count

@@ -284,7 +284,6 @@ def scores(
     arrays: NodeArrays,
     shape: Shape,
     host: HostResources,
-    group: int,
     rows: vectorized.Which,
     packing_state: PackingState,
 ) -> Int64:
@@ -292,10 +291,10 @@ def scores(
 
     ``host`` is what the pod asks for beside GPUs.
     """
-    fit, gpus = vectorized.ready(arrays, shape, group, rows)
+    fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
     if shape.kind is RequestKind.WHOLE:
-        result[vectorized.counted_by_others(arrays, shape, group, rows)] = 0
+        result[vectorized.counted_by_others(arrays, shape, rows)] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result

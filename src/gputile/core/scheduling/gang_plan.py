@@ -189,8 +189,7 @@ class _GangSearch:
                 continue
             names = [name for name in self._open_nodes(kind, alone=True) if name in self._ledger.row_of]
             rows = np.fromiter((self._ledger.row_of[name] for name in names), np.intp, len(names))
-            group = self._ledger.group_number(request.shape.trust_group)
-            gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, group, rows)
+            gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, rows)
             total += min(count, int(gpus.sum()))
         return total
 

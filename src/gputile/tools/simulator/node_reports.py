@@ -232,8 +232,7 @@ class Subject:
     def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
-            group = self.ledger.group_number(request.shape.trust_group)
-            shortage = next(gpu_shortages(gpu, request.shape, state.info, group), None)
+            shortage = next(gpu_shortages(gpu, request.shape, state.info), None)
             lacks = shortage.text if shortage is not None else ""
         found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [

@@ -15,7 +15,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.fit import choose_gpus
+from gputile.core.placement.fit import choose_gpus, refusal
 from gputile.core.placement.packing_scores import (
     FULLNESS_STEPS,
     PackingState,
@@ -61,19 +61,19 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
     """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
     shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger, cpu_per_mib)
     host = HostResources(cpu, mib)
-    group = ledger.group_number(shape.trust_group)
-    everywhere = scores(arrays, shape, host, group, slice(0, arrays.rows), packing_state)
+    everywhere = scores(arrays, shape, host, slice(0, arrays.rows), packing_state)
     rows = np.arange(arrays.rows)
-    assert (scores(arrays, shape, host, group, rows, packing_state) == everywhere).all()
+    assert (scores(arrays, shape, host, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
         node = node_state(ledger, row, node_info)
         value = packing_state.value if arrays.packed[row] else None
         if value is not None:
             object.__setattr__(node_info, "placement", "packing")
-        chosen = choose_gpus(node, shape, group, value)
-        assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
-        if chosen is None:
+        fits = refusal(node, shape) is None
+        assert fits == (everywhere[row] != vectorized.UNFIT)
+        if not fits:
             continue
+        chosen = choose_gpus(node, shape, value)
         if node.serving_mode in (
             ServingMode.OTHER_PLUGIN,
             ServingMode.SLICED,
@@ -125,5 +125,5 @@ def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
     for i in range(1, 40):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
     shape = request_of(pod("p", mem=4)).shape
-    found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, 0, slice(0, ledger.node_arrays.rows), packing_state)
+    found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, slice(0, ledger.node_arrays.rows), packing_state)
     assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()
