@@ -19,7 +19,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName, gang_size, needed_members, together_text
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
-from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
+from gputile.core.kube_predicates.node_answers import NodeRefusals
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import ClaimApplied, ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
@@ -212,7 +212,7 @@ class Simulation:
             return _refused(pod, str(error))
         self._learn(pod, request)
         if predicates.concerns_others(pod):
-            return self._decide_among(pod, request, node_refusals(predicates.reasons(pod).values()), now_ns)
+            return self._decide_among(pod, request, predicates.refusals(pod), now_ns)
         alike = id(pod.spec), request.shape if request is not None else None
         if (why := self._refused_alike.get(alike)) is not None:
             return _refused(pod, why)
@@ -228,7 +228,7 @@ class Simulation:
             open_to_pod = np.flatnonzero(in_tree.open)
             if not len(open_to_pod):
                 return _refused(pod, self._why_nowhere(None, in_tree))
-            best = int(open_to_pod[self._predicates.scores_among(pod, open_to_pod).argmax()])
+            best = int(open_to_pod[self._predicates.scores(pod, open_to_pod).argmax()])
             reason = f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU"
             return self._settled(pod, names[best], reason)
         open_rows = rows[in_tree.open & (rows >= 0)]
@@ -247,15 +247,16 @@ class Simulation:
         pod, made = self._claims.made_for(pod)
         for claim in made:
             self.ledger.apply(ClaimApplied(claim))
-        in_tree = self._predicates.reasons(pod)
-        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        in_tree = self._predicates.refusals(pod)
+        open_rows = np.flatnonzero(in_tree.open)
+        open_to_pod = [self._nodes.names[row] for row in open_rows.tolist()]
         try:
             if self.engine.request(pod) is not None:
                 return _refused(pod, BOTH_WAYS)
             why: dict[str, Refusal[FitRule]] = {}
             found_ranks, _ = rank_pod_with_claims(self.engine, pod, open_to_pod)
             ranks = dict(zip(open_to_pod, found_ranks, strict=True))
-            scores = self._predicates.scores(pod, open_to_pod)
+            scores = dict(zip(open_to_pod, self._predicates.scores(pod, open_rows).tolist(), strict=True))
             for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
                 found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
@@ -265,7 +266,7 @@ class Simulation:
             return _refused(pod, str(error))
         told = list(dict.fromkeys(why.values()))
         by_gpu = np.array([told.index(why[name]) if name in why else FITS for name in self._nodes.names], np.intp)
-        return _refused(pod, fits_nowhere_text(self._nodes, node_refusals(in_tree.values()), told, by_gpu))
+        return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
         """Place a pod whose claims are allocated so."""
