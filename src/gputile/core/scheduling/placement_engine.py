@@ -133,7 +133,7 @@ class PlacementEngine:
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later
         packing = ledger.configuration.placement == "packing"
-        self.demand = DemandTracker(ledger, later=prices_later) if packing else None
+        self.demand = DemandTracker(ledger) if packing else None
 
     def snapshot(self) -> "PlacementEngine":
         """Return placement on a snapshot of the ledger, which weighs as is weighed now."""
