@@ -7,7 +7,7 @@ pod gets the set that ``topology`` finds. On a node that gives its GPUs by claim
 there kube-scheduler chooses.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,16 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
 from gputile.core.devices.inventory import model_label_value
 from gputile.core.devices.request import RequestKind, Shape
-from gputile.core.ledger.node_arrays import NO_GROUP, group_number
+from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.prices import WHOLE_GPU, thousandths
+from gputile.core.placement.packing_scores import remnants, value_keys
+from gputile.core.placement.prices import thousandths
 from gputile.core.placement.topology import best_set
+from gputile.core.placement.vectorized import gpu_keys
 from gputile.core.refusal import FitRule, Refusal
 
 Float64 = npt.NDArray[np.float64]
-
-FRACTIONS = 1 << 20
-"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
 
 # The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
 SUMMARY = {
@@ -231,8 +230,10 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def choose_gpus(node: NodeState, shape: Shape, value: Float64 | None = None) -> tuple[GpuState, ...]:
-    """Return the GPUs that the pod gets on ``node``, which it fits, by index.
+def choose_gpus(
+    arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
+) -> tuple[GpuState, ...]:
+    """Return the GPUs that the pod gets on ``node``, which it fits, by index; ``row`` is that of the node.
 
     Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
     (``PackingState.value``); without it, packing fills one GPU before the next.
@@ -243,9 +244,8 @@ def choose_gpus(node: NodeState, shape: Shape, value: Float64 | None = None) -> 
     if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:
-        key_of = _order(node, shape, value)
-        keys = {i: key_of(node.gpus[i]) for i in ready}
-        best = sorted(keys.values())[: shape.gpus]
+        keys = _keys(arrays, np.array([row]), shape, value)
+        best = sorted(keys[i] for i in ready)[: shape.gpus]
         ready = [i for i in ready if keys[i] in best]
         if best[0] != best[-1]:  # not all are equally good: connections do not decide
             ready = sorted(ready, key=lambda i: (keys[i], i))[: shape.gpus]
@@ -253,33 +253,17 @@ def choose_gpus(node: NodeState, shape: Shape, value: Float64 | None = None) -> 
     return tuple(node.gpus[i] for i in positions)
 
 
-def _order(node: NodeState, shape: Shape, value: Float64 | None) -> Callable[[GpuState], tuple[float, float]]:
-    """Return the key of GPUs that several pods share: the smallest first, and of equals the best connected."""
-    if node.serving_mode is ServingMode.SLICED:  # different GPUs first, those that the fewest share
-        return lambda gpu: (gpu.pods, 0)
-    if node.info.placement == "packing" and value is not None:
-        return lambda gpu: packing_key(node, gpu, shape, value)
-    return spread_key if node.spread else binpack_key
+def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
+    """Return the keys of a node's GPUs that several pods share: the smallest first, and of equals the best connected.
 
-
-def binpack_key(gpu: GpuState) -> tuple[int, int]:
-    """Order the GPUs that fit: the one with the least memory free first, then the least compute free."""
-    return (gpu.total - gpu.used, -min(gpu.percent, 100))
-
-
-def spread_key(gpu: GpuState) -> tuple[int, int]:
-    """Order the GPUs that fit: the smallest used fraction of memory first, then the least compute in use."""
-    return (gpu.used * FRACTIONS // gpu.total, min(gpu.percent, 100))
-
-
-def packing_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int]:
-    """Order the GPUs that fit: the one whose worth falls least, then the fullest.
-
-    ``value`` is what a remnant is worth, in GPUs, by its thousandths: shape [1001].
+    ``rows`` is the row of the node alone.
     """
-    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
-    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
-        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
-    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
-    change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
-    return (-change, free)
+    if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # different GPUs first, those that the fewest share
+        keys: list[float] = arrays.pods[rows[0]].tolist()
+    elif value is None or not arrays.packed[rows[0]]:
+        keys = gpu_keys(arrays, rows)[0].tolist()
+    else:
+        free, total = remnants(arrays, rows), arrays.total[rows].astype(np.int64)
+        taken = thousandths(shape.mib, shape.percent, total)
+        keys = value_keys(value, free, np.maximum(free - taken, 0))[0].tolist()
+    return keys

@@ -307,7 +307,7 @@ def scores(
         taken = np.full(free.shape, WHOLE_GPU)
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.gpus > 1:
-        order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
+        order = value_keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
     change = _change(arrays, lines, packing_state, _Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
@@ -366,8 +366,11 @@ def _stepped(change: Float64) -> Int64:
     return stepped
 
 
-def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return keys that order the GPUs as ``policies.packing`` does; infinity for those that the pod cannot get."""
+def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
+    """Return keys that order GPUs: those first whose worth falls least, then the fullest; shape of ``free``.
+
+    ``free`` and ``later`` are thousandths that are free now and with the pod, negative where it cannot go: infinity.
+    """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 

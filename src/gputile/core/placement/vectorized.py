@@ -1,6 +1,6 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-Fit is the second implementation of ``fit.fits``, some hundred times faster; tests hold the two equal. Scores compare
+Fit is the second implementation of ``fit.refusal``, some hundred times faster; tests hold the two equal. Scores compare
 nodes by the cluster's policy: ``binpack`` chooses the node where GPU and node get fullest, less the imbalance between
 the GPUs and the machine's CPU or memory that remain, ``spread`` the one where they stay emptiest.
 """
@@ -13,7 +13,6 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.fit import FRACTIONS
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
@@ -29,6 +28,7 @@ GRAIN = 5
 HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
 HIGHEST_SPREAD = 2000
 """The highest score of a node; the lowest is 0."""
+_FRACTIONS = 1 << 20  # the used fraction of a GPU is an integer in these steps
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
@@ -182,7 +182,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
     spread = np.flatnonzero(arrays.spread[rows])
     if len(spread):
         lines = rows[spread]
-        key[spread] = arrays.used[lines] * FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
+        key[spread] = arrays.used[lines] * _FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
     key[arrays.by_claims[rows]] = np.arange(key.shape[1])
     return key
 

@@ -228,7 +228,8 @@ class PlacementEngine:
             return UNKNOWN
         if (why := refusal(node, request.shape)) is not None:
             return why
-        chosen = choose_gpus(node, request.shape, self.packing_state.value if self.packing_state else None)
+        arrays, value = self.ledger.node_arrays, self.packing_state.value if self.packing_state else None
+        chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
     def decision(self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int) -> Decision:

@@ -66,14 +66,11 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
     assert (scores(arrays, shape, host, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
         node = node_state(ledger, row, node_info)
-        value = packing_state.value if arrays.packed[row] else None
-        if value is not None:
-            object.__setattr__(node_info, "placement", "packing")
         fits = refusal(node, shape) is None
         assert fits == (everywhere[row] != vectorized.UNFIT)
         if not fits:
             continue
-        chosen = choose_gpus(node, shape, value)
+        chosen = choose_gpus(arrays, row, node, shape, packing_state.value)
         if node.serving_mode in (
             ServingMode.OTHER_PLUGIN,
             ServingMode.SLICED,

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.devices.request import RequestKind, Shape
-from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.fit import packing_key
 from gputile.core.placement.packing_scores import (
     PodDemand,
     ScoringContext,
@@ -18,10 +15,10 @@ from gputile.core.placement.packing_scores import (
     score,
     scoring_context,
     usable_cpu,
+    value_keys,
 )
 from gputile.core.placement.prices import Demand, prices, thousandths
 from tests.conftest import examples
-from tests.fakes.corebuilders import gpu_node, ledger_of
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -58,16 +55,9 @@ class Ask:
 
 def gpu_of(context: ScoringContext, free: list[int], milli: int) -> int:
     """Return the GPU of a node that the policy gives a pod with one: GPUs of 1000 MiB, of which ``free`` are free."""
-    ledger = ledger_of(gpu_node("n", mode="share", sizes=(1000,) * len(free)))
-    row = ledger.row_of["n"]
-    node_info = ledger.node_info(row)
-    assert node_info is not None
-    node = node_state(ledger, row, node_info)
-    gpus = [
-        replace(gpu, total=1000, used=1000 - left) for gpu, left in zip(node.gpus, free, strict=True) if left >= milli
-    ]
-    shape = Shape(RequestKind.SHARED, 1, milli)
-    return min(gpus, key=lambda gpu: packing_key(node, gpu, shape, context.prices.value)).gpu.index
+    left = np.array([free])
+    later = np.where(left >= milli, left - milli, -1)
+    return int(value_keys(context.prices.value, left, later)[0].argmin())
 
 
 def best(
