@@ -146,18 +146,7 @@ class PlacementEngine:
 
         Nodes that change later are weighed as they are by then.
         """
-        models, cpu = self.supply()
-        self.packing_state = build(self.ledger.node_arrays, prices, models, cpu)
-
-    def supply(self) -> tuple[list[str], int]:
-        """Return what ``packing_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
-        models, cpu = [""] * self.ledger.node_arrays.rows, 0
-        for row in self.ledger.row_of.values():
-            node_info = self.ledger.node_info(row)
-            if node_info is not None and node_info.inventory.gpus:
-                models[row] = node_info.model
-                cpu += node_info.host.cpu
-        return models, cpu
+        self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
         """Return what ``pod`` asks of GPUs, by the ledger's configuration; None where it asks nothing.

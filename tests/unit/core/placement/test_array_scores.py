@@ -35,10 +35,7 @@ PACKING = Configuration(placement="packing")
 
 
 def market_of(ledger: Ledger, cpu_per_mib: float = 0.0) -> PackingState:
-    models = [""] * ledger.node_arrays.rows
-    for row, node_info in ledger.nodes():
-        models[row] = node_info.model
-    return build(ledger.node_arrays, prices(replace(generic(16_000.0, 4), cpu_per_mib=cpu_per_mib)), models, 64_000)
+    return build(ledger.node_arrays, prices(replace(generic(16_000.0, 4), cpu_per_mib=cpu_per_mib)))
 
 
 @st.composite
@@ -91,7 +88,7 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
         left, memory = np.maximum(arrays.cpu[line], cpu), np.maximum(arrays.host_mib[line], mib)
         usable = usable_cpu(left, memory, cpu_per_mib)
         demand = PodDemand(shape.gpus, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
-        cost = score(packing_state.context, usable, free, later, packing_state.hosts[:, line], demand)
+        cost = score(packing_state, usable, free, later, packing_state.hosts[:, line], demand)
         expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         found = int(everywhere[row]) // (1 if shape.kind is RequestKind.SHARED else FULLNESS_STEPS)
         assert abs(found - expected) <= 1

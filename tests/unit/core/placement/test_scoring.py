@@ -1,5 +1,6 @@
 """The packing policy: where single pods go, and what must hold for every cluster."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.core.devices.inventory import model_number
 from gputile.core.placement.packing_scores import (
+    PackingState,
     PodDemand,
-    ScoringContext,
     allowed,
+    packing_state,
     score,
-    scoring_context,
     usable_cpu,
     value_keys,
 )
@@ -33,11 +35,14 @@ def demand(*kinds: tuple[int, int, int, float], models: tuple[frozenset[str], ..
 
 def look(
     wanted: Demand, cpu: list[int], free: list[list[int]], models: list[str]
-) -> tuple[ScoringContext, npt.NDArray[np.bool_]]:
+) -> tuple[PackingState, npt.NDArray[np.bool_]]:
     total = float(sum(cpu)), float(np.count_nonzero(free))
-    context = scoring_context(prices(wanted), np.array(cpu), np.array(free), tuple(models), total)
-    hosts = [allowed(need.models, tuple(models)) for need, _ in context.needs]
-    return context, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
+    context = packing_state(prices(wanted), np.array(cpu), np.array(free), numbers(models), total)
+    return context, context.hosts
+
+
+def numbers(models: Iterable[str]) -> npt.NDArray[np.int64]:
+    return np.array([model_number(model) for model in models], np.int64)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Ask:
         return PodDemand(self.gpus, self.cpu)
 
 
-def gpu_of(context: ScoringContext, free: list[int], milli: int) -> int:
+def gpu_of(context: PackingState, free: list[int], milli: int) -> int:
     """Return the GPU of a node that the policy gives a pod with one: GPUs of 1000 MiB, of which ``free`` are free."""
     left = np.array([free])
     later = np.where(left >= milli, left - milli, -1)
@@ -185,7 +190,7 @@ def test_scores_of_every_cluster(
 
     def scores(among: list[tuple[int, list[int], str]], *, chosen_only: bool = False) -> list[float]:
         cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
-        own = tuple(node[2] for node in among)
+        own = numbers(node[2] for node in among)
         hosts = np.array([allowed(need.models, own) for need, _ in context.needs], np.bool_).reshape(-1, len(among))
         later = free - ask.milli
         if ask.gpus == 1 and chosen_only:
