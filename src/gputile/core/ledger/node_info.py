@@ -102,6 +102,10 @@ class NodeInfo:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
         return gpu.mib
 
+    def column(self, uuid: str) -> int | None:
+        """Return the position of a GPU, None where the node does not have it."""
+        return next((i for i, gpu in enumerate(self.inventory.gpus) if gpu.uuid == uuid), None)
+
     @property
     def replicas(self) -> int:
         """How many pods have each whole GPU in turns; 0 where a GPU is for one alone, or given in parts."""

@@ -19,15 +19,14 @@ class NodeTable:
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()
         self.row_of: dict[str, int] = {}
-        self._node_info: list[NodeInfo | None] = [None] * self.node_arrays.rows
-        self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> GPU UUID -> column
+        self._node_info: dict[int, NodeInfo] = {}  # by row
         self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
 
     def copy(self) -> "NodeTable":
         twin = NodeTable()
         twin.node_arrays = self.node_arrays.copy()
         twin.row_of = self.row_of.copy()
-        twin._node_info, twin._position = self._node_info.copy(), self._position.copy()
+        twin._node_info = self._node_info.copy()
         twin._free_rows = self._free_rows.copy()
         return twin
 
@@ -43,7 +42,6 @@ class NodeTable:
         gpus = node_info.inventory.gpus
         self.node_arrays.grow(self.node_arrays.rows, len(gpus))
         self._node_info[row] = node_info
-        self._position[row] = {gpu.uuid: i for i, gpu in enumerate(gpus)}
         arrays = self.node_arrays
         arrays.clear(row)
         arrays.serving_mode[row] = node_info.serving_mode
@@ -65,7 +63,7 @@ class NodeTable:
         row = self.row_of.pop(name, None)
         if row is not None:
             self.node_arrays.clear(row)
-            self._node_info[row], self._position[row] = None, {}
+            del self._node_info[row]
             self._free_rows.append(row)
         return row
 
@@ -77,17 +75,14 @@ class NodeTable:
         there.
         """
         node_info = self._node_info[row]
-        if node_info is not None:
-            blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
-            self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
+        blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
+        self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
 
     def _new_row(self) -> int:
         if not self._free_rows:
             old = self.node_arrays.rows
             self.node_arrays.grow(old + 1, self.node_arrays.gpus)
             self._free_rows = list(range(self.node_arrays.rows - 1, old - 1, -1))
-            self._node_info += [None] * (self.node_arrays.rows - old)
-            self._position += [{} for _ in range(self.node_arrays.rows - old)]
         return self._free_rows.pop()
 
     # -- what is booked
@@ -97,13 +92,13 @@ class NodeTable:
 
         ``there`` are the bookings on the node from now on.
         """
-        arrays, position, replicas = self.node_arrays, self._position[row], self._replicas(row)
+        arrays, node_info = self.node_arrays, self._node_info[row]
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
-            column = position.get(share.uuid)
+            column = node_info.column(share.uuid)
             if column is None:
                 continue
-            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
+            mib, percent = booking.takes(share, arrays.total[row, column], node_info.replicas)
             arrays.used[row, column] += sign * mib
             arrays.percent[row, column] += sign * percent
             arrays.pods[row, column] += sign
@@ -111,10 +106,6 @@ class NodeTable:
                 groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
                 arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
         return self.knows_gpus(row, booking)
-
-    def _replicas(self, row: int) -> int:
-        node_info = self._node_info[row]
-        return node_info.replicas if node_info is not None else 0
 
     def charge(self, row: int, host: HostResources) -> None:
         """Take CPU and memory from the node in ``row``; negative amounts come back."""
@@ -124,19 +115,16 @@ class NodeTable:
     # -- questions
 
     def node_info(self, row: int) -> NodeInfo | None:
-        return self._node_info[row]
+        return self._node_info.get(row)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         for name in sorted(self.row_of):
-            row = self.row_of[name]
-            node_info = self._node_info[row]
-            if node_info is not None:
-                yield row, node_info
+            yield self.row_of[name], self._node_info[self.row_of[name]]
 
     def knows_gpus(self, row: int, booking: Booking) -> bool:
         """Return whether a booking names its GPUs, and the node in ``row`` has them all."""
-        position = self._position[row]
-        return booking.allocation is not None and all(share.uuid in position for share in booking.gpus)
+        node_info = self._node_info[row]
+        return booking.allocation is not None and all(node_info.column(each.uuid) is not None for each in booking.gpus)
 
 
 class NonGpuPods:

@@ -153,9 +153,9 @@ def eviction_loss(booking: Booking, facts: EvictionFacts, info: NodeInfo | None,
     seconds = max(0, int(now_s - facts.started_at)) if facts.started_at else 0
     milli_gpus = 0  # of each GPU its memory or its compute, what is more
     if info is not None and seconds:
-        totals = {gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(info.inventory.gpus)}
         for share in booking.gpus:
-            total = totals.get(share.uuid, 0)
+            column = info.column(share.uuid)
+            total = info.gpu_total(column) if column is not None else 0
             mib, percent = booking.takes(share, total, info.replicas)
             milli_gpus += max(1000 * mib // max(1, total), 10 * percent)
     return Loss(booking.priority, 1, facts.cost, seconds * milli_gpus)

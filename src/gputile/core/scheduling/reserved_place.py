@@ -119,10 +119,9 @@ def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None)
 
 
 def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
-    column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
     alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
     for share in reservation.gpus:
-        i = column_of.get(share.uuid)
+        i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:
             return _lost(ReservationRule.GPU_GONE, reservation, share.index)
         if _is_overbooked(ledger, row, i, alone=alone, compute=share.percent > 0):
