@@ -112,7 +112,6 @@ class Predicates:
         self._needs: LastAsked[int, tuple[PodSpec, _Needs, bytes]] = LastAsked()  # by the spec's id
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
-        self._stale: set[str] = set()  # nodes whose pods these amounts do not know
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
         self._moves: list[tuple[Pod, Node, int]] = []  # who came (1) or went (-1) since there are questions
 
@@ -208,9 +207,6 @@ class Predicates:
             return found.or_else(node_refusals(load.reason(needs) for load in self._loads.values()))
         if self._spare is None:
             self._spare = SpareAmounts({name: (load.allocatable, load.used) for name, load in self._loads.items()})
-        for name in self._stale:
-            self._spare.update(name, self._loads[name].used)
-        self._stale.clear()
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
@@ -285,9 +281,9 @@ class Predicates:
         load = self._loads.get(guest.node)
         if load is None:
             return
-        self._loads[guest.node] = load.counted(guest.needs, sign)
+        load = self._loads[guest.node] = load.counted(guest.needs, sign)
         if self._spare is not None:
-            self._stale.add(guest.node)
+            self._spare.update(guest.node, load.used)
         if len(self._moves) >= MOVES_KEPT:
             self._forget_questions()
         if self._questions:
@@ -299,7 +295,6 @@ class Predicates:
 
     def _forget_answers(self, *, static: bool) -> None:
         self._spare = None
-        self._stale.clear()
         self._forget_questions()
         if static:
             self._static.clear()

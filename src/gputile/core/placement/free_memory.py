@@ -9,7 +9,6 @@ import numpy as np
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.vectorized import ready
 
@@ -67,26 +66,18 @@ def free_memory(ledger: Ledger) -> FreeMemory:
     free = np.where(closed, 0, np.maximum(total - arrays.used, 0))
     steps = np.searchsorted(np.array(HOLES_GIB[1:]) * MIB_OF_GIB, free, side="right")
     holes = np.bincount(steps.ravel(), weights=free.ravel(), minlength=len(HOLES_GIB))
-    unusable = _unusable(arrays, free, counts)
+    typical, unusable = counts.most_common(_MOST_SHAPES), 0.0
+    for shape, count in typical:
+        fits, gpus = ready(arrays, shape, slice(None))
+        unusable += count * float(np.where(fits[:, None] & gpus, 0, free).sum())
     return FreeMemory(
         total=int(total.sum()),
         booked=int(np.where(booked_here, arrays.used, 0).sum()),
         holes=tuple(int(mib) for mib in holes),
         largest_hole=int(free.max(initial=0)),
         free_gpus=int((booked_here & ~closed & (arrays.pods == 0)).sum()),
-        unusable=unusable,
+        unusable=unusable / max(1, sum(count for _, count in typical)),
     )
-
-
-def _unusable(arrays: NodeArrays, free: np.ndarray, counts: Counter[Shape]) -> float:
-    """Return F, in MiB."""
-    everything, pods, mean = float(free.sum()), 0, 0.0
-    for shape, count in counts.most_common(_MOST_SHAPES):
-        fits, gpus = ready(arrays, shape, slice(None))
-        usable = float(np.where(fits[:, None] & gpus, free, 0).sum())
-        mean += count * (everything - usable)
-        pods += count
-    return mean / pods if pods else 0.0
 
 
 def _shape(booking: Booking, ledger: Ledger) -> Shape:

@@ -42,15 +42,6 @@ _NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class PodDemand:
-    """What one pod asks for."""
-
-    gpus: int
-    cpu: int | Int64
-    """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
-
-
-@dataclass(frozen=True, slots=True)
 class PackingState:
     """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to time."""
 
@@ -158,6 +149,20 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """A pod of ``gpus`` GPUs on each of some nodes. ``host`` is what it asks for beside GPUs.
+
+    ``free`` is thousandths of each GPU; ``later`` is what would be free of it if the pod got it, negative where it
+    cannot: shapes [nodes, GPUs].
+    """
+
+    gpus: int
+    host: HostResources
+    free: Int64
+    later: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class _WithPod:
     """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
 
@@ -170,31 +175,32 @@ class _WithPod:
     free: Int64
 
 
-def score(state: PackingState, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand) -> Float64:
+def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool) -> Float64:
     """Return what each node's worth changes by when it gets the pod: shape [nodes].
 
-    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs];
-    ``later`` is what would be free on each GPU if the pod got it, negative where it cannot. ``hosts`` tells
-    for each scarce need which nodes have a model for it [needs, nodes].
+    All nodes fit the pod. ``cpu`` is free milli-CPU, and ``taken`` what the pod takes of it: [nodes], as memory limits
+    how much of it counts (``usable_cpu``). ``hosts`` tells for each scarce need which nodes have a model for it [needs,
+    nodes].
     """
     prices = state.prices
-    worth = prices.value[free]
+    free, worth = trial.free, prices.value[trial.free]
     before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
-    placed = _placed(prices, worth, free, later, whole, pod_demand.gpus)
-    after, left = before + placed.change, cpu - pod_demand.cpu
+    placed = _placed(prices, worth, whole, trial)
+    after, left = before + placed.change, cpu - taken
     other = np.maximum(stranded(state, cpu, before), unused(prices, cpu, free))
     other -= np.maximum(stranded(state, left, after), unused(prices, left, placed.free))
     if state.finish:
         other += state.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
     if state.needs:
         other += _reserve(state, left, placed.whole, after, hosts) - _reserve(state, cpu, whole, before, hosts)
-    step = GPU_STEP if pod_demand.gpus else CPU_STEP
+    step = GPU_STEP if trial.gpus else CPU_STEP
     result: Float64 = placed.change + np.floor(other / step + 1e-9) * step
     return result
 
 
-def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _WithPod:
-    """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
+def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
+    """Put the pod on each node: on its best GPU, or on the first ones that it can get."""
+    gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
     if gpus == 1:
@@ -302,7 +308,7 @@ def scores(
     if shape.gpus > 1:
         order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
-    change = _change(arrays, lines, state, _Trial(shape.gpus, host, free, later))
+    change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     if shape.kind is not RequestKind.SHARED:
         most = WHOLE_GPU * np.maximum(arrays.usable[lines].sum(axis=1), 1)
@@ -321,22 +327,11 @@ def scores_without_gpus(arrays: NodeArrays, host: HostResources, rows: vectorize
     result = np.full(len(with_gpus), int(2 * _WIDEST * STEPS_PER_GPU), np.int64)
     lines = vectorized.positions(rows, part)
     free = remnants(arrays, lines)
-    result[part] = _stepped(_change(arrays, lines, state, _Trial(0, host, free, free)))
+    result[part] = _stepped(_change(arrays, lines, state, Trial(0, host, free, free)))
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A pod of ``gpus`` GPUs on each of some nodes: thousandths of each GPU that are free now and ``later``, as
-    ``score`` takes them, and what the pod asks for beside GPUs."""
-
-    gpus: int
-    host: HostResources
-    free: Int64
-    later: Int64
-
-
-def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: _Trial) -> Float64:
+def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) -> Float64:
     """Return what the worth of each of ``lines`` changes by with the pod, in GPUs: shape [lines]."""
     host = trial.host
     hosts = np.zeros((len(state.hosts), len(lines)), np.bool_)
@@ -347,8 +342,7 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: _Trial)
     cpu_per_mib = state.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
     taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    demand = PodDemand(trial.gpus, taken)
-    return score(state, usable, trial.free, trial.later, hosts, demand)
+    return score(state, trial, usable, taken, hosts)
 
 
 def _stepped(change: Float64) -> Int64:

@@ -33,8 +33,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
-from gputile.core.scheduling.claims import claimed_shapes
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_filter import claimed_shapes
 from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
 
 

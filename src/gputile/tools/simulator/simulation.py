@@ -18,7 +18,7 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName, gang_size, needed_members, together_text
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.kube_predicates.inter_pod import may_follow
+from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
 from gputile.core.kube_predicates.node_answers import NodeRefusals
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import ClaimApplied, ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
@@ -26,10 +26,10 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.gang_plan import GangCandidate, plan_gang
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.pod_filter import rank_pod_with_claims
 from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
 from gputile.tools.simulator.gangs import (
     PodBatch,
@@ -121,7 +121,8 @@ class Simulation:
             for outcome in self._decide_batch(batch, running, clock_ns()):
                 if outcome.node is not None and batch.gang is None and (gang := member_of(outcome.pod)) is not None:
                     running[gang] += 1
-                if outcome.node is None and batch.gang is None and may_follow(outcome.pod):
+                depends = affinity_terms(outcome.pod) or hard_spread(outcome.pod)
+                if outcome.node is None and batch.gang is None and depends:
                     waiting.append((outcome, self._placed_pods))
                 else:
                     yield outcome

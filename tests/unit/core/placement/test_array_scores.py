@@ -19,7 +19,7 @@ from gputile.core.placement.fit import choose_gpus, refusal
 from gputile.core.placement.packing_scores import (
     FULLNESS_STEPS,
     PackingState,
-    PodDemand,
+    Trial,
     build,
     remnants,
     score,
@@ -87,8 +87,9 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
         left, memory = np.maximum(arrays.cpu[line], cpu), np.maximum(arrays.host_mib[line], mib)
         usable = usable_cpu(left, memory, cpu_per_mib)
-        demand = PodDemand(shape.gpus, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
-        cost = score(packing_state, usable, free, later, packing_state.hosts[:, line], demand)
+        taken_cpu = usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib)
+        trial = Trial(shape.gpus, host, free, later)
+        cost = score(packing_state, trial, usable, taken_cpu, packing_state.hosts[:, line])
         expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         found = int(everywhere[row]) // (1 if shape.kind is RequestKind.SHARED else FULLNESS_STEPS)
         assert abs(found - expected) <= 1

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.devices.inventory import model_number
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES
 from gputile.core.placement.packing_scores import (
     PackingState,
-    PodDemand,
+    Trial,
     allowed,
     packing_state,
     score,
@@ -53,9 +54,8 @@ class Ask:
     milli: int
     cpu: int
 
-    @property
-    def demand(self) -> PodDemand:
-        return PodDemand(self.gpus, self.cpu)
+    def trial(self, free: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Trial:
+        return Trial(self.gpus, NO_HOST_RESOURCES, free, later)
 
 
 def gpu_of(context: PackingState, free: list[int], milli: int) -> int:
@@ -71,7 +71,7 @@ def best(
     """Return node and GPU for the pod: the first of the best."""
     context, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
     later = np.array(free) - ask.milli
-    scores = score(context, np.array(cpu), np.array(free), later, hosts, ask.demand)
+    scores = score(context, ask.trial(np.array(free), later), np.array(cpu), ask.cpu, hosts)
     node = int(scores.argmax())
     return node, gpu_of(context, free[node], ask.milli) if ask.gpus == 1 else 0
 
@@ -142,7 +142,7 @@ def test_a_gpu_too_small_is_not_chosen() -> None:
     later = free - taken
     only_the_fitting = np.array([[-1, later[0, 1]], [later[1, 0], -1]])
     both = [
-        score(context, np.array([64000, 64000]), free, each, hosts, PodDemand(1, 1000)).tolist()
+        score(context, Ask(1, 0, 1000).trial(free, each), np.array([64000, 64000]), 1000, hosts).tolist()
         for each in (later, only_the_fitting)
     ]
     assert both[0] == both[1]
@@ -196,7 +196,7 @@ def test_scores_of_every_cluster(
         if ask.gpus == 1 and chosen_only:
             gpus = np.array([gpu_of(context, node[1], ask.milli) for node in among])
             later = np.where(np.arange(free.shape[1]) == gpus[:, None], later, -1)
-        found: list[float] = score(context, cpu, free, later, hosts, ask.demand).tolist()
+        found: list[float] = score(context, ask.trial(free, later), cpu, ask.cpu, hosts).tolist()
         return found
 
     found = scores(fitting)
@@ -214,6 +214,6 @@ def test_what_was_learnt_can_be_weighed_by_hand() -> None:
     context, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
     context = replace(context, needs=(), finish=0.0)
     free = np.array([[1000, 500]])
-    found = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 1000))
+    found = score(context, Ask(1, 500, 1000).trial(free, free - 500), np.array([10**6]), 1000, hosts[:0])
     assert gpu_of(context, [1000, 500], 500) == 1
     assert found.tolist() == pytest.approx([-0.5])
