@@ -41,7 +41,7 @@ from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victim
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import takes_now
 from gputile.core.scheduling.reserved_place import lost_reservation
-from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 _SECOND = 10**9
 _BACKOFF_NS = 10 * _SECOND  # between two searches for the same gang or pod
@@ -252,7 +252,8 @@ class Preemption:
         engine, now_ns, uid = self._state.placement.engine, self._state.now_ns, gang.pod.metadata.uid
         decision = engine.decide(request, node, now_ns)
         if not isinstance(decision, Decision):
-            choice = choose_victims(engine, self._preemptor(gang, request), (node,), self.evictions.rules(gang.name))
+            search = VictimSearch(engine, self._preemptor(gang, request), self.evictions.rules(gang.name))
+            choice = search.on_node(node)
             info = self._state.ledger.info_of(node)
             # kube-scheduler may not have deleted its victims yet.
             if choice is None or choice.evicted or choice.withdrawn or info is None:
@@ -312,7 +313,7 @@ class Preemption:
         choice = None
         for refused_too in (False, True) if has_evicted else (False,):  # a refused victim may be needed
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
-            choice = choice or choose_victims(engine, preemptor, (booking.node,), rules, gpus)
+            choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
         if choice is None:
             self.evictions.choose(gang.name, (), "")
             if not has_evicted:

@@ -28,9 +28,8 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_with_claims, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)

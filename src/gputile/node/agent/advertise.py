@@ -10,7 +10,6 @@ import msgspec
 
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
@@ -33,6 +32,7 @@ from gputile.node.agent.node_resources import (
     resources_of_others,
 )
 from gputile.node.gateway.link import answers
+from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 

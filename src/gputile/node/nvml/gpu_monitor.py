@@ -15,9 +15,9 @@ from typing import Final, Protocol
 import pynvml  # type: ignore[import-untyped]
 
 from gputile.api.well_known import ConditionReason
-from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.node.nvml.nvml_probe import RealProbe
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 

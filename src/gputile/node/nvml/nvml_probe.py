@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Calls, Handle, optional
+from gputile.node.nvml.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_values, read_wiring, trouble_of
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gputile.api.well_known import ConditionReason, Mode
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.node.nvml.gpu_health import Health
 
 
 @dataclass(frozen=True, slots=True)

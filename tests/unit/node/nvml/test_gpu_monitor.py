@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.core.devices.gpu_health import FIRST_QUIET_S
 from gputile.core.devices.inventory import Inventory, check_inventory
+from gputile.node.nvml.gpu_health import FIRST_QUIET_S
 from gputile.node.nvml.gpu_monitor import (
     EXAMINE_EVERY_S,
     FIRST_RETRY_S,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.core.devices.gpu_health import Health
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, NvmlError, inventory_of
