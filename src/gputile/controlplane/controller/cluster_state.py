@@ -74,7 +74,7 @@ class ClusterState:
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
         self.waiting = WaitingPods(configuration, namespace)
-        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
+        self._pods: dict[str, Pod] = {}  # by UID: those on a node or reserved node
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
@@ -248,10 +248,8 @@ class ClusterState:
         uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        for gone in self.members.pod_applied(pod):
-            self._pods.pop(gone, None)
-        # A pod whose labels no longer name a gang counts on its reserved node until the reservation expires.
-        if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
+        self.members.pod_applied(pod)
+        if not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None):
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)
@@ -268,12 +266,11 @@ class ClusterState:
         self.ledger.apply(PodDeleted(uid))
         self.waiting.pod_deleted(uid)
         self.evictable.pod_deleted(uid)
+        self.members.pod_deleted(uid)
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        for gone in self.members.pod_deleted(uid):
-            self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)
         self._stand_in_the_empty_cluster(uid)
