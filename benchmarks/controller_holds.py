@@ -138,9 +138,6 @@ class _Server(ApiServerWriter):
         await asyncio.sleep(0)
         return msgspec.structs.replace(_newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        raise AssertionError(f"no write of {namespace}/{name} has failed")
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await asyncio.sleep(0)
 

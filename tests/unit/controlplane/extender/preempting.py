@@ -63,9 +63,6 @@ class ModelWriter(ApiServerWriter):
     async def ungate(self, pod: Pod) -> Pod:
         raise AssertionError(f"{pod.key} has no gate")
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return await self._world.cluster.pod(namespace, name)
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await self._world.cluster.evict(namespace, name, uid, why)
 

@@ -126,7 +126,7 @@ class GangWriter:
             except KubeError as error:
                 if isinstance(error, ApiError) and error.refused_for_good:
                     self._planner.refused(write.pod, str(error))
-                await self._read_back(write.pod, error)
+                self._failed(write.pod, error)
                 return False
             return True
 
@@ -142,27 +142,18 @@ class GangWriter:
             try:
                 self._cluster_state.written(await self._writer.ungate(pod))
             except KubeError as error:
-                await self._read_back(pod, error)
+                self._failed(pod, error)
 
-    async def _read_back(self, pod: Pod, error: KubeError) -> None:
-        """Read a pod again whose write may have failed; if that fails as well, keep the known state."""
+    def _failed(self, pod: Pod, error: KubeError) -> None:
+        """Return to the known version of a pod; if the write was executed all the same, the watch will show it."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
-        self._changed()
         if isinstance(error, NotFound):
-            # No pod had this name, so a pod that has it now is another one, and need not be read.
             self._cluster_state.pod_gone(pod)
             return
-        try:
-            found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
-        except KubeError:
-            self._cluster_state.not_written(pod)
-            return
-        if found is None or found.metadata.uid != pod.metadata.uid:
-            self._cluster_state.pod_gone(pod)
-            return
-        self._cluster_state.written(found)
         self._cluster_state.not_written(pod)
+        if not isinstance(error, Conflict):  # the watch will wake it
+            self._changed()
 
 
 def _stage(write: ReservationPatch) -> int:

@@ -34,9 +34,6 @@ class BoundMeanwhile(ApiServerWriter):
     async def ungate(self, pod: Pod) -> Pod:
         raise AssertionError(f"{pod.key} has no place")
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return member("g", int(name[-1]), 2, version="2", node="n")
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         raise AssertionError(f"{name} is in nobody's way")
 
