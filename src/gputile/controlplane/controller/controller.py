@@ -20,7 +20,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes, units_in_force
+from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
@@ -167,7 +167,6 @@ class Controller:
         export_reflectors(registry, "controller", self._watches)
         gauge = registry.gauge
         gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
-        gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: self.not_ready() is None)
         registry.counter(
             "gputile_controller_failed_writes",
             "Writes to the API server that failed and were tried again, since the start.",
@@ -179,9 +178,6 @@ class Controller:
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
         gauge, gangs, reports, leads = registry.gauge, self.gangs, self._planner.reports, self.election.leads
-        gauge(
-            "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
-        )
         registry.labelled(
             "gputile_controller_gangs",
             "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
@@ -204,11 +200,6 @@ class Controller:
             "Pods that were evicted for pods and gangs of higher priority, since the start.",
             lambda: evictions.accepted,
         )
-        registry.counter(
-            "gputile_controller_evictions_refused",
-            "Evictions that the API server refused, since the start.",
-            lambda: evictions.refused,
-        )
         gauge(
             "gputile_controller_places_kept",
             "Pods that have GPUs reserved and are not bound yet.",
@@ -216,12 +207,7 @@ class Controller:
         )
 
     def _export_nodes(self, registry: MetricsRegistry) -> None:
-        gauge, silent, ledger = registry.gauge, self._silent_nodes, self.cluster_state.ledger
-        registry.counter(
-            "gputile_controller_taint_writes",
-            "GPU taints that were set or removed, since the start.",
-            lambda: self.nodes.tainted,
-        )
+        gauge, silent = registry.gauge, self._silent_nodes
         gauge(
             "gputile_controller_nodes_requested",
             "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
@@ -241,12 +227,6 @@ class Controller:
             "gputile_controller_silent_since_timestamp_seconds",
             "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
             lambda: min(silent.since(), default=0.0),
-        )
-        registry.labelled(
-            "gputile_controller_nodes_by_unit",
-            "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
-            "unit_mib",
-            lambda: [(str(unit), number) for unit, number in units_in_force(ledger).items()],
         )
 
     async def _pod_event(self, event: WatchEvent[Pod]) -> None:

@@ -82,14 +82,13 @@ class _Eviction:
 
 
 class Evictions:
-    """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
+    """``accepted`` counts evictions from the start.
 
     A preemptor is a gang, or a pod as a gang of one. Entries go with their preemptors and bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
-        self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
         self._victims: dict[GangName, PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
@@ -261,7 +260,6 @@ class Evictions:
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
-        self.refused += 1
         now_ns, uid = self._state.now_ns, eviction.uid
         if isinstance(error, ApiError) and error.status not in _OF_THE_SERVER:
             self._refused_at[uid] = now_ns

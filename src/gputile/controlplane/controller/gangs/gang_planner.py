@@ -138,20 +138,15 @@ class GangPlanner:
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
             if gang.name.by_object and not state.groups_read:
-                # Its size is not known yet: only what has begun goes on.
-                result.waiting += bool(gang.unreserved)
-                continue
+                continue  # its size is not known yet: only what has begun goes on
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
             except LedgerError as error:  # that of one gang must not keep all others waiting
                 result.contradictions.append(f"gang {gang.name}: {error}")
-                result.waiting += 1
                 continue
-            if not advanced:
-                result.waiting += 1
-                if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
-                    turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
+                turn.head, turn.closed = gang, reachable_nodes(gang, state)
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
             self.preemption.plan_pods()
             result.evictions += self.evictions.rest_of_gangs()

@@ -45,18 +45,12 @@ class GangWriter:
         self._writer = writer
         self._active = active
         self._changed = changed
-        self._waiting = 0
         self._contradictions: list[str] = []
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    @property
-    def waiting(self) -> int:
-        """The number of gangs that had pods without a reservation in the last round; 0 on a standby replica."""
-        return self._waiting if self._active() else 0
-
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
         """Write the result of a round; gates are removed after ``before_gates``."""
-        self._waiting, self.planned = result.waiting, self.planned + result.planned
+        self.planned += result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self._changed()
         if result.contradictions and result.contradictions != self._contradictions:
