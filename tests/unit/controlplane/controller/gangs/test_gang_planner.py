@@ -21,7 +21,6 @@ from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once
@@ -274,19 +273,6 @@ class SilentWriter:
 
     def record(self, *_: object, **__: object) -> None:
         return
-
-
-@pytest.mark.anyio
-async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
-    """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
-    bench, acting = Bench(gpus=1), True
-    bench.gang("g", 2)
-    writer: Any = SilentWriter()
-    keeper = GangWriter(bench.view, bench.planner, writer, lambda: acting, lambda: None)
-    await keeper.write(bench.round())
-    assert keeper.waiting == 1
-    acting = False
-    assert keeper.waiting == 0
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Failed"])
