@@ -5,6 +5,7 @@ previous one. A version of a pod that is older than the known one is ignored, un
 """
 
 from collections.abc import Callable, Collection, Sequence, Set
+from copy import copy
 from dataclasses import dataclass
 
 import msgspec
@@ -63,9 +64,8 @@ class ClusterState:
     ) -> None:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
-        self.groups: dict[tuple[str, str], int] | None = None  # None if the cluster has no PodGroups
+        self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
         self.budgets_read = False  # whether PodDisruptionBudgets are known
-        self.groups_read = 0  # grows whenever PodGroups change; 0 until it is known whether there are any
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
@@ -82,16 +82,14 @@ class ClusterState:
 
     def snapshot(self) -> "ClusterState":
         """Return a copy to plan on; writes that are expected there have to be expected here as well."""
-        copy = ClusterState(self.ledger.configuration)
-        copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
-        copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
-        copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
-        copy.members, copy.evictable = self.members.copy(), self.evictable.snapshot()
-        copy.waiting, copy._pods, copy._versions = self.waiting.copy(), self._pods.copy(), self._versions.copy()
-        copy._reservation_ends = self._reservation_ends.copy()
-        copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
-        copy.ledger, copy._vacant = copy.placement.engine.ledger, copy.empty_placement.engine.ledger
-        return copy
+        twin: ClusterState = copy(self)
+        twin.nodes, twin.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
+        twin.members, twin.waiting, twin.evictable = self.members.copy(), self.waiting.copy(), self.evictable.snapshot()
+        twin._pods, twin._versions = self._pods.copy(), self._versions.copy()
+        twin._reservation_ends = self._reservation_ends.copy()
+        twin.placement, twin.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
+        twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
+        return twin
 
     # -- what is known
 
@@ -180,18 +178,11 @@ class ClusterState:
             case UnreadableObject(namespace, name):
                 groups.pop((namespace, name), None)
         self.groups = groups
-        self.groups_read += 1
         self._changed()
 
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         self.evictable.budget_event(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
-
-    def no_groups(self) -> None:
-        """Record that the cluster has no PodGroups."""
-        self.groups = None
-        self.groups_read += 1
-        self._changed()
 
     def pod_gone(self, pod: Pod) -> None:
         self._forget(pod.metadata.uid)

@@ -5,11 +5,11 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -28,42 +28,16 @@ from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.kube.reflector import Reflector, export_reflectors
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 30.0
-
-
-async def watch_pod_groups(
-    connection: Connection,
-    on_event: Callable[[WatchEvent[PodGroup]], None],
-    on_none: Callable[[], None],
-    look_again: float = LOOK_AGAIN_SECONDS,
-) -> NoReturn:
-    """Watch PodGroups; if their kind is not installed, call ``on_none`` once, and check again from time to time."""
-    complaint, told = "", False
-    while True:
-        try:
-            await connection.get(POD_GROUPS_PATH, {"limit": "1"})
-            break
-        except NotFound:
-            if not told:
-                on_none()
-            told = True
-        except KubeError as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                log.warning("PodGroups cannot be read: %s", error)
-        await asyncio.sleep(look_again)
-    await Reflector(connection, POD_GROUPS_PATH, PodGroup, on_event).run()
-    raise AssertionError("a reflector never ends")
+_POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +125,9 @@ class Controller:
             work.append(self._pod_watch.run())
             work.append(self.rounds.run())
         if self._configuration.admission.gangs:
-            state = self.cluster_state
-            work.append(watch_pod_groups(self._connection, state.group_event, state.no_groups))
+            on_event = self.cluster_state.group_event
+            groups = Reflector(self._connection, POD_GROUPS_PATH, PodGroup, on_event, settings=_POD_GROUPS)
+            work.append(groups.run())
         if self._configuration.preemption.enabled:
             work.append(self._budget_watch.run())
         try:
@@ -177,7 +152,7 @@ class Controller:
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
-        gauge, gangs, reports, leads = registry.gauge, self.gangs, self._planner.reports, self.election.leads
+        gauge, reports, leads = registry.gauge, self._planner.reports, self.election.leads
         registry.labelled(
             "gputile_controller_gangs",
             "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
@@ -188,11 +163,6 @@ class Controller:
             "gputile_controller_gangs_waiting_since_timestamp_seconds",
             "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
             lambda: reports.waiting_since() if leads() else 0.0,
-        )
-        registry.counter(
-            "gputile_controller_gang_plans",
-            "Gangs for whose pods GPUs were reserved, since the start.",
-            lambda: gangs.planned,
         )
         evictions = self._planner.evictions
         registry.counter(

@@ -137,7 +137,7 @@ class GangPlanner:
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
-            if gang.name.by_object and not state.groups_read:
+            if gang.name.by_object and state.groups is None:
                 continue  # its size is not known yet: only what has begun goes on
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
@@ -240,7 +240,6 @@ class GangPlanner:
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
-        turn.result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
         self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
 
@@ -248,10 +247,9 @@ class GangPlanner:
 
     def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
         if not gang.size:
-            what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
-            if turn.state.groups is None:
-                what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
+            text = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
+            remedy = "create it, or name the gang by labels"
+            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {text}: {remedy}", turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True

@@ -56,7 +56,6 @@ class GangRound:
     gates: list[Pod] = field(default_factory=list)
     evictions: list[list[Eviction]] = field(default_factory=list)
     events: list[GangEvent] = field(default_factory=list)
-    planned: int = 0
     unfinished: bool = False
     contradictions: list[str] = field(default_factory=list)
 

@@ -38,7 +38,6 @@ class GangWriter:
         active: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        self.planned = 0
         self.failures = 0
         self._cluster_state = cluster_state
         self._planner = planner
@@ -50,7 +49,6 @@ class GangWriter:
 
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
         """Write the result of a round; gates are removed after ``before_gates``."""
-        self.planned += result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self._changed()
         if result.contradictions and result.contradictions != self._contradictions:

@@ -243,8 +243,6 @@ def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
     assert not bench.round().events, "whether there are PodGroups is not known yet"
-    bench.view.no_groups()
-    assert "the cluster has no PodGroups" in bench.round().events[0].message
     bench.view.group_event(Replaced([]))
     assert "PodGroup default/job does not exist" in bench.round().events[0].message
     group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
