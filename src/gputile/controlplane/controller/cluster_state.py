@@ -4,6 +4,7 @@ It is updated by watches and by the responses to the controller's own writes, so
 previous one. A version of a pod that is older than the known one is ignored, unless it is from a list.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class ClusterState:
     def __init__(
         self, configuration: Configuration, changed: Callable[[], None] = lambda: None, namespace: str = ""
     ) -> None:
+        self.listing = asyncio.Lock()  # held while a list is applied, in slices of time
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
@@ -119,17 +121,23 @@ class ClusterState:
 
     # -- what the watches tell
 
-    async def pod_event(self, event: WatchEvent[Pod]) -> None:
+    def pod_changed(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
                 self._apply(pod)
+                self._changed()
             case Deleted(pod):
                 self._forget(pod.metadata.uid)
-            case Replaced(pods, unreadable):
-                with spared_by_garbage_collection():
-                    await self._replace_pods(pods, {each.uid for each in unreadable})
-            case UnreadableObject():
-                return
+                self._changed()
+
+    async def pod_event(self, event: WatchEvent[Pod]) -> None:
+        """Apply an event that may be a list."""
+        if not isinstance(event, Replaced):
+            self.pod_changed(event)
+            return
+        async with self.listing:
+            with spared_by_garbage_collection():
+                await self._replace_pods(event.objects, {each.uid for each in event.unreadable})
         self._changed()
 
     async def _replace_pods(self, pods: Sequence[Pod], unreadable: Set[str]) -> None:
@@ -149,21 +157,27 @@ class ClusterState:
             self._forget(pod.metadata.uid)
         self._apply(pod)
 
-    async def node_event(self, event: WatchEvent[Node]) -> None:
+    def node_changed(self, event: WatchEvent[Node]) -> None:
         match event:
             case Applied(node):
                 self._apply_node(node)
+                self._changed()
             case Deleted(node):
                 self._forget_node(node.metadata.name)
-            case Replaced(nodes, unreadable):
-                kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
-                with spared_by_garbage_collection():
-                    async for name in taking_turns(self.nodes.keys() - kept):
-                        self._forget_node(name)
-                    async for node in taking_turns(nodes):
-                        self._apply_node(node)
-            case UnreadableObject():
-                return
+                self._changed()
+
+    async def node_event(self, event: WatchEvent[Node]) -> None:
+        """Apply an event that may be a list."""
+        if not isinstance(event, Replaced):
+            self.node_changed(event)
+            return
+        kept = {node.metadata.name for node in event.objects} | {each.name for each in event.unreadable}
+        async with self.listing:
+            with spared_by_garbage_collection():
+                async for name in taking_turns(self.nodes.keys() - kept):
+                    self._forget_node(name)
+                async for node in taking_turns(event.objects):
+                    self._apply_node(node)
         self._changed()
 
     def group_event(self, event: WatchEvent[PodGroup]) -> None:

@@ -23,7 +23,7 @@ from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
@@ -62,9 +62,7 @@ class Controller:
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events, settings.namespace)
         self.cluster_state = ClusterState(configuration, self._wake, settings.namespace)
-        self.updates = UpdateQueue()
         self._silent_nodes = SilentNodes(self.cluster_state.nodes, time.time)
-        self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
@@ -81,7 +79,6 @@ class Controller:
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
-            self.updates,
             Planners(
                 (self._planner, self.gangs) if plans else None,
                 (self._requests, self._requester) if self._scales else None,
@@ -89,11 +86,10 @@ class Controller:
             active,
             time.time_ns,
         )
-        put = self.updates.put
-        self._node_watch = Reflector(
-            connection, "/api/v1/nodes", Node, lambda event: put(lambda: self._node_event(event))
+        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._node_changed, on_list=self._nodes_listed)
+        self._pod_watch = Reflector(
+            connection, "/api/v1/pods", Pod, self._pod_changed, on_list=self.cluster_state.pod_event
         )
-        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(lambda: self._pod_event(event)))
         # Readiness does not depend on it: no pod is evicted before budgets are listed.
         self._budget_watch = Reflector(
             connection,
@@ -108,7 +104,8 @@ class Controller:
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
     def not_ready(self) -> str | None:
-        return None if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
+        synced = all(watch.synced for watch in self._watches.values())
+        return None if synced else "the cluster is not listed yet"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -116,7 +113,6 @@ class Controller:
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
-            self.updates.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
             self.election.run(self._settings.lease_seconds / 3),
@@ -199,29 +195,26 @@ class Controller:
             lambda: min(silent.since(), default=0.0),
         )
 
-    async def _pod_event(self, event: WatchEvent[Pod]) -> None:
-        await self.cluster_state.pod_event(event)
+    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
+        self.cluster_state.pod_changed(event)
         if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
             self.rounds.wake(for_requests=True)
-        if isinstance(event, Replaced):
-            self._listed.add("pods")
 
-    async def _node_event(self, event: WatchEvent[Node]) -> None:
+    def _node_changed(self, event: WatchEvent[Node]) -> None:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
-        await self.cluster_state.node_event(event)
+        self.cluster_state.node_changed(event)
         if joins:
             self.rounds.wake(for_requests=True)
-        match event:
-            case Applied(node) | Deleted(node):
-                self.nodes.queue.add(node.metadata.name)
-            case Replaced(nodes, _):
-                async for node in taking_turns(nodes):
-                    self.nodes.queue.add(node.metadata.name)
-                self._listed.add("nodes")
+        if isinstance(event, Applied | Deleted):
+            self.nodes.queue.add(event.object.metadata.name)
+
+    async def _nodes_listed(self, event: Replaced[Node]) -> None:
+        await self.cluster_state.node_event(event)
+        async for node in taking_turns(event.objects):
+            self.nodes.queue.add(node.metadata.name)
 
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
-        await self.updates.drained()
 
     def _reconsider_all(self) -> None:
         for name in self.cluster_state.nodes:
