@@ -200,19 +200,7 @@ def _reserved(
             plans.setdefault(reservation.plan, []).append((pod, reservation))
     reserved: set[str] = set()
     for plan, places in plans.items():
-        sound: list[str] = []
-        plan_waits: bool | None = None
-        for pod, reservation in places:
-            if not _there(cluster_state, pod, reservation):
-                if _closed_meanwhile(cluster_state, pod, reservation):
-                    sound.append(pod.metadata.uid)
-                continue
-            if reservation.allocation is not None:
-                if plan_waits is None:  # it is the same for all pods of the plan whose own place is there
-                    plan_waits = _plan_waits(cluster_state, pod)
-                if plan_waits:
-                    continue
-            sound.append(pod.metadata.uid)
+        sound = [pod.metadata.uid for pod, reservation in places if _is_usable(cluster_state, pod, reservation)]
         missing = max(reservation.pods for _, reservation in places) - running.get(plan, 0)
         if plan in started_plans or (len(sound) == len(places) >= missing):
             reserved.update(sound)
@@ -257,17 +245,12 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
     return lost_reservation(cluster_state.ledger, booking) is None
 
 
-def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether the plan has begun, and only the node's readiness is missing for the reservation."""
+def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
+    """Return whether the pod may take its reservation now, or as soon as the node of a plan that has begun is ready."""
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
-    if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
+    if _there(cluster_state, pod, reservation):
+        return booking is None or plan_problem(ledger, booking) is None
+    if booking is None or not booking.reserved or not ledger.plan(reservation.plan).begun:
         return False
-    begun = bool(ledger.plan(reservation.plan).begun)
-    lost = lost_reservation(ledger, booking)
-    return begun and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
-
-
-def _plan_waits(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether the reservation belongs to a plan that may not start."""
-    booking = cluster_state.ledger.booking(pod.metadata.uid)
-    return booking is not None and plan_problem(cluster_state.ledger, booking) is not None
+    lost, lasts = lost_reservation(ledger, booking), _valid_reservation(cluster_state, pod) is not None
+    return lasts and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
