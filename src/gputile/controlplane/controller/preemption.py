@@ -27,7 +27,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
-from gputile.controlplane.controller.gangs.gang import Gang, gang_of_one
+from gputile.controlplane.controller.gangs.gang_queue import Gang, gang_of_one
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName

@@ -25,7 +25,7 @@ STALE_AFTER_S = 60.0  # scarcity may have changed by then
 
 
 def priced(demand: Demand, arrays: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
-    """Return the prices of a demand on a cluster as it stood: see ``packing_scores.build``."""
+    """Return the prices for ``demand`` on a snapshot of the cluster; see ``packing_scores.build``."""
     return build(arrays, prices(demand), models, cpu)
 
 

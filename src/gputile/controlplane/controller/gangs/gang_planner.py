@@ -7,14 +7,14 @@ long (``GangPatience``). Only one gang at a time has GPUs reserved that it canno
 other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gangs.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
@@ -25,59 +25,6 @@ from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
 
 _SECOND = 10**9
-
-
-@dataclass(slots=True)
-class _ReservedInVain:
-    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
-
-    since_ns: int | None = None
-    ended_ns: int = 0
-
-
-class GangPatience:
-    """Limits how long a gang is passed, and how long GPUs are reserved for it in vain.
-
-    That is the case if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
-    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
-    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
-    """
-
-    def __init__(self, settings: GangConfiguration) -> None:
-        self._patience_ns = settings.patience_seconds * _SECOND
-        self._keep_ns = settings.keep_seconds * _SECOND
-        self._rest_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _ReservedInVain] = {}
-        self._noted: set[GangName] = set()
-        self._now_ns = 0
-
-    def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
-        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
-        self._now_ns = now_ns
-        for name in self._accounts.keys() - gangs:
-            del self._accounts[name]
-        for name, account in self._accounts.items():
-            if name not in self._noted:
-                account.since_ns = None
-            elif account.since_ns is not None and now_ns - account.since_ns >= self._keep_ns:
-                account.since_ns, account.ended_ns = None, now_ns
-        self._noted = set()
-
-    def rests(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
-        account = self._accounts.get(gang)
-        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
-
-    def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
-        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
-
-    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
-        account = self._accounts.setdefault(gang, _ReservedInVain())
-        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
-        account.since_ns = min([self._now_ns, *known])
-        self._noted.add(gang)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again

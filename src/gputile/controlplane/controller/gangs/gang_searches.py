@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
-from gputile.controlplane.controller.gangs.gang import Gang
+from gputile.controlplane.controller.gangs.gang_queue import Gang
 from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
