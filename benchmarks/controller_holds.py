@@ -43,7 +43,6 @@ from gputile.controlplane.controller.placeholders import NodeRequester
 from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.gang_membership import GangName
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
@@ -200,8 +199,7 @@ async def _one_large_that_repels(bench: Bench, meter: LoopMeter) -> None:
 async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     add_gang(bench, "large", LARGE, 1)
-    known = {pod.metadata.name: pod for pod in bench.view.members.pods(GangName("bench", "large", False))}
-    bench.rounds = bench.rounds_on(_ConflictingServer(known))
+    bench.rounds = bench.rounds_on(_ConflictingServer())
     with meter.watching():
         await _begun(bench.rounds.run_round)
 
@@ -209,14 +207,8 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
 class _ConflictingServer(_Server):
     """An API server on which somebody else writes to each pod just before."""
 
-    def __init__(self, pods: Mapping[str, Pod]) -> None:
-        self._pods = pods
-
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return _newer(self._pods[name])
 
 
 async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
