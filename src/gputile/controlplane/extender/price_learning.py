@@ -24,7 +24,7 @@ STALE_AFTER_S = 60.0  # scarcity may have changed by then
 
 
 def priced(demand: Demand, arrays: NodeArrays) -> PackingState:
-    """Return the prices of a demand on a cluster as it stood: see ``packing_scores.build``."""
+    """Return the prices for ``demand`` on a snapshot of the cluster; see ``packing_scores.build``."""
     return build(arrays, prices(demand))
 
 
