@@ -38,7 +38,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def claimed(directory: Path, token: str) -> NodeLock:
     """Return a claim that has been made."""
     claim = NodeLock(directory / "owner", token)
-    claim.take()
+    claim.acquire()
     return claim
 
 
