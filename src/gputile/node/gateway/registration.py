@@ -1,4 +1,4 @@
-"""Keeps every resource registered with the kubelet, through restarts of the kubelet and the loss of sockets.
+"""Keeps resources registered with the kubelet, through its restarts and the loss of sockets.
 
 A kubelet that starts removes all sockets from its device plugin directory and creates its own anew. So the inode of its
 socket identifies a kubelet, and a plugin whose socket is gone serves on a new one. inotify(7) reports that at once: the
