@@ -1,4 +1,4 @@
-"""Counts the time that each container has had on one GPU, in nanoseconds, and describes turns and their messages."""
+"""Counts the time that each container has had on one GPU, in nanoseconds; describes turns."""
 
 from dataclasses import dataclass, field
 from typing import Final

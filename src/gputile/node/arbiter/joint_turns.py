@@ -1,4 +1,4 @@
-"""Decides which turns begin now if containers use several GPUs together, and learns which GPUs these are.
+"""Decides which turns begin now if containers use several GPUs together, and learns these GPUs.
 
 Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for the earliest time
 at which all of its GPUs are free of the candidates before it. It begins if that time is now, on all of its GPUs or on
