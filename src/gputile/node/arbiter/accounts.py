@@ -48,8 +48,8 @@ class Bucket:
 class Account:
     """One container on one GPU.
 
-    ``virtual`` is the time that it has had, divided by its weight. ``waited`` is for how long it waited for turns
-    before ``waits_since``, which is None while it does not wait.
+    ``virtual`` is the time that it has had, divided by its weight; ``reported`` is the most that ``used`` has been.
+    ``waited`` is for how long it waited for turns before ``waits_since``, which is None while it does not wait.
 
     ``waiting``: its processes that wait, in the order in which they came. ``overrun``: processes that keep the GPU
     though they lost their turn, with the time of the loss. ``tied``: its turns here begin with those on other GPUs;
@@ -63,6 +63,7 @@ class Account:
     guarantee: Bucket
     virtual: int = 0
     used: int = 0
+    reported: int = 0
     last_active: int | None = None
     waited: int = 0
     waits_since: int | None = None

@@ -62,17 +62,10 @@ class Spent(msgspec.Struct, frozen=True, array_like=True):
     used: Nanoseconds = 0
     waited: Nanoseconds = 0
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.used + other.used, self.waited + other.waited)
-
-    def at_least(self, other: "Spent") -> "Spent":
-        return Spent(max(self.used, other.used), max(self.waited, other.waited))
-
 
 Used = dict[str, dict[str, Spent]]
 """The time since the arbiter's start, by the allocation's directory and the GPU's UUID."""
 
-_NOTHING = Spent()
 T = TypeVar("T")
 
 
@@ -86,28 +79,3 @@ def decode_line(line: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise LineError(str(error)) from error
-
-
-class Totals:
-    """The time that was spent over all arbiters so far; it never decreases."""
-
-    def __init__(self) -> None:
-        self._earlier: dict[tuple[str, str], Spent] = {}
-        self._now: dict[tuple[str, str], Spent] = {}
-
-    def begin(self) -> None:
-        """Record that a new arbiter has started, which counts from 0."""
-        self._earlier, self._now = self.spent(), {}
-
-    def add(self, used: Used) -> None:
-        """Add an arbiter's report; containers that it no longer names are forgotten."""
-        found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
-        # A turn is charged as it goes, and overcharged time is refunded when it ends.
-        self._now = {key: spent.at_least(self._now.get(key, _NOTHING)) for key, spent in found.items()}
-        self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
-
-    def spent(self) -> dict[tuple[str, str], Spent]:
-        return {
-            key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
-            for key in self._earlier.keys() | self._now.keys()
-        }

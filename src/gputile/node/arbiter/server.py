@@ -75,7 +75,7 @@ class Arbiter:
         now = time.monotonic_ns()
         return {
             name: {
-                uuid: Spent(max(0, self._turns.gpu(uuid).used(name)), self._turns.gpu(uuid).waited(name, now))
+                uuid: Spent(self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now))
                 for uuid in container.uuids.values()
             }
             for name, container in self._containers.items()

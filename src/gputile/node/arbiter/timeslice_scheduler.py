@@ -63,8 +63,12 @@ class TimeSliceScheduler:
             account.configure(account.share, quantum)
 
     def used(self, container: str) -> int:
+        """Return a container's time; a counter that does not decrease when overcharged time is refunded."""
         account = self.accounts.get(container)
-        return account.used if account is not None else 0
+        if account is None:
+            return 0
+        account.reported = max(account.reported, account.used)
+        return account.reported
 
     def waited(self, container: str, now: int) -> int:
         account = self.accounts.get(container)

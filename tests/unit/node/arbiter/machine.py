@@ -26,6 +26,9 @@ class OneGpu:
     def holders(self) -> frozenset[int]:
         return self._node.gpu("A").holders
 
+    def used(self, name: str) -> int:
+        return self._node.gpu("A").used(name)
+
     def waited(self, name: str, now: int) -> int:
         return self._node.gpu("A").waited(name, now)
 
