@@ -121,7 +121,7 @@ class GpuMonitor:
         merged = _merged(machine, known, vanished, self._index)
         self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
         lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
-        return tuple(Examined(uuid, lost) for gpu in vanished for uuid in _uuids_of(gpu))
+        return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
         """Keep every GPU's index: the driver renumbers the others when a GPU is gone."""
@@ -149,12 +149,8 @@ class GpuMonitor:
             self._failures, self._reopen_at_s = 0, inf
 
 
-def _uuids_of(gpu: ProbedGpu) -> tuple[str, ...]:
-    return (gpu.uuid, *(instance.uuid for instance in gpu.instances))
-
-
 def _uuids(machine: ProbedMachine) -> frozenset[str]:
-    return frozenset(uuid for gpu in machine.gpus for uuid in _uuids_of(gpu))
+    return frozenset(uuid for gpu in machine.gpus for uuid in gpu.uuids)
 
 
 def _merged(

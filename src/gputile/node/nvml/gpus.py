@@ -9,8 +9,8 @@ scaled by the topology between the two. The scale is an estimate; on one machine
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pynvml  # type: ignore[import-untyped]
@@ -24,7 +24,7 @@ _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 
 _NVLINK_UNKNOWN_GB_S: Final = 25.0
 # GB/s one way of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-_PCIE_UNKNOWN: Final = (3, 16)
+_PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
 # The part of the link's bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
 _SCALE: Final = (
     (0, 1.0),  # on one board
@@ -37,20 +37,12 @@ _SCALE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLink:
-    """An active NVLink: its nvmlNvlinkVersion_t, and the bus ID of the GPU at its other end, "" for an NVSwitch."""
-
-    version: int
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
 class Wiring:
-    """A GPU's connections; ``pcie`` is the best (generation, width) of GPU and slot, (0, 0) if unknown."""
+    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end, "" for an NVSwitch."""
 
     bus_id: str
-    pcie: tuple[int, int] = (0, 0)
-    links: tuple[GpuLink, ...] = ()
+    pcie: float = _PCIE_UNKNOWN_GB_S
+    nvlink: Mapping[str, float] = field(default_factory=dict)
 
 
 def bandwidth_matrix(gpus: Sequence[Wiring], level: Callable[[int, int], int]) -> tuple[tuple[float, ...], ...]:
@@ -58,23 +50,14 @@ def bandwidth_matrix(gpus: Sequence[Wiring], level: Callable[[int, int], int]) -
     rows = [[0.0] * len(gpus) for _ in gpus]
     for i, one in enumerate(gpus):
         for j, other in enumerate(gpus[:i]):
-            speed = _nvlink(one, other) or min(_pcie(one), _pcie(other)) * _scale(level(j, i))
+            speed = _nvlink(one, other) or min(one.pcie, other.pcie) * _scale(level(j, i))
             rows[i][j] = rows[j][i] = round(speed, 1)
     return tuple(tuple(row) for row in rows)
 
 
 def _nvlink(one: Wiring, other: Wiring) -> float:
-    direct = min(_speed(one, other.bus_id), _speed(other, one.bus_id))
-    return direct + min(_speed(one, ""), _speed(other, ""))
-
-
-def _speed(gpu: Wiring, peer: str) -> float:
-    return sum(_NVLINK_GB_S.get(link.version, _NVLINK_UNKNOWN_GB_S) for link in gpu.links if link.peer == peer)
-
-
-def _pcie(gpu: Wiring) -> float:
-    generation, width = gpu.pcie if all(gpu.pcie) else _PCIE_UNKNOWN
-    return _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values())) * width
+    direct = min(one.nvlink.get(other.bus_id, 0.0), other.nvlink.get(one.bus_id, 0.0))
+    return direct + min(one.nvlink.get("", 0.0), other.nvlink.get("", 0.0))
 
 
 def _scale(level: int) -> float:
@@ -117,7 +100,11 @@ def read_wiring(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> Wiring:
     """Raises CallError if the GPU does not answer."""
     generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
-    return Wiring(gpu.bus_id, (generation, width), tuple(_links(nvml, handle)))
+    lane = _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values()))
+    nvlink: dict[str, float] = {}
+    for speed, peer in _links(nvml, handle):
+        nvlink[peer] = nvlink.get(peer, 0.0) + speed
+    return Wiring(gpu.bus_id, width * lane if generation and width else _PCIE_UNKNOWN_GB_S, nvlink)
 
 
 def trouble_of(nvml: Calls, handle: Handle) -> str | None:
@@ -147,7 +134,8 @@ def _numa_node(nvml: Calls, handle: Handle) -> int:
     return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
 
-def _links(nvml: Calls, handle: Handle) -> Iterator[GpuLink]:
+def _links(nvml: Calls, handle: Handle) -> Iterator[tuple[float, str]]:
+    """Yield the GB/s of each active NVLink, and the bus ID of the GPU at its other end, "" for an NVSwitch."""
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
@@ -158,13 +146,14 @@ def _links(nvml: Calls, handle: Handle) -> Iterator[GpuLink]:
         if not active:
             continue
         version = optional(0, nvml.nvmlDeviceGetNvLinkVersion, handle, number)
+        speed = _NVLINK_GB_S.get(version, _NVLINK_UNKNOWN_GB_S)
         kind = optional(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
         if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-            yield GpuLink(version, "")
+            yield speed, ""
         elif kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
             peer = optional(None, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
             if peer is not None:
-                yield GpuLink(version, peer.busId.upper())
+                yield speed, peer.busId.upper()
 
 
 def _instances(nvml: Calls, handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:

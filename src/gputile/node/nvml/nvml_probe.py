@@ -172,7 +172,7 @@ class RealProbe:
             _raise_if_down(error)
             trouble = error.problem.message
             doubtful = error.code not in CERTAIN
-        for uuid in (gpu.uuid, *(instance.uuid for instance in gpu.instances)):
+        for uuid in gpu.uuids:
             yield Examined(uuid, trouble, doubtful)
 
 

@@ -66,6 +66,11 @@ class ProbedGpu:
     instances: tuple[MigInstance, ...] = ()
     unified: bool = False
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The UUIDs of the GPU and of its MIG instances."""
+        return (self.uuid, *(instance.uuid for instance in self.instances))
+
 
 @dataclass(frozen=True, slots=True)
 class ProbedMachine:
