@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 from pathlib import Path
@@ -24,56 +25,29 @@ log = logging.getLogger("gputile.node.arbiter")
 
 MOST_LINE: Final = 16 * MIB
 MOST_FILES: Final = 65536
-LOCK_RETRY_S: Final = 0.1
+LOCK_RETRY_MS: Final = 100
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
-async def serve(lock: int | None, report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; report usage every ``report_every`` seconds, 0: never.
-
-    ``lock`` is an open file that only one arbiter of the node locks; None: there is no other arbiter.
-    """
+async def serve(report_every: float = 0.0) -> None:
+    """Serve until standard input is closed; report usage every ``report_every`` seconds, 0: never."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    arbiter, latest, alone = Arbiter(), Assignment(), lock is None
-
-    async def take_over(lock: int) -> None:
-        nonlocal alone
-        await _locked(lock)
-        alone = True
-        arbiter.assign(latest)
-
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    arbiter = Arbiter()
     async with asyncio.TaskGroup() as background:
         tasks = [background.create_task(_listen_again(arbiter))]
-        if lock is not None:
-            tasks.append(background.create_task(take_over(lock)))
         if report_every:
             tasks.append(background.create_task(_report(arbiter, report_every)))
         try:
             while line := await reader.readline():
                 try:
-                    latest = decode_line(line, Assignment)
+                    arbiter.assign(decode_line(line, Assignment))
                 except LineError as error:
                     log.error("invalid line from the agent: %s", error)
-                else:
-                    if alone:
-                        arbiter.assign(latest)
         finally:
             for task in tasks:
                 task.cancel()
             arbiter.close()
-
-
-async def _locked(lock: int) -> None:
-    """Wait until no other arbiter of this node runs."""
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await asyncio.sleep(LOCK_RETRY_S)
-        else:
-            return
 
 
 async def _listen_again(arbiter: Arbiter) -> None:
@@ -96,6 +70,20 @@ async def _report(arbiter: Arbiter, every: float) -> None:
             pipe.write(encode_line(used))
 
 
+def _acquire(lock: int) -> bool:
+    """Wait until no other arbiter of the node runs; return False if the agent has closed standard input before."""
+    agent = select.poll()
+    agent.register(sys.stdin, 0)
+    while not agent.poll(0):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            agent.poll(LOCK_RETRY_MS)
+        else:
+            return True
+    return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Schedule the time on this node's GPUs.")
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node locks")
@@ -107,11 +95,14 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    try:
-        lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if arguments.lock else None
-    except OSError as error:
-        sys.exit(f"error: the lock {arguments.lock} cannot be opened: {error.strerror}")
-    asyncio.run(serve(lock, arguments.report_every))
+    if arguments.lock:
+        try:
+            lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            sys.exit(f"error: the lock {arguments.lock} cannot be opened: {error.strerror}")
+        if not _acquire(lock):
+            return
+    asyncio.run(serve(arguments.report_every))
 
 
 if __name__ == "__main__":
