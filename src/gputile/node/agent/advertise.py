@@ -31,7 +31,7 @@ from gputile.node.agent.node_resources import (
     other_plugin_evidence,
     resources_of_others,
 )
-from gputile.node.gateway.link import answers
+from gputile.node.gateway.link import has_listener
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
@@ -69,7 +69,7 @@ class NodeHardware:
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets at which other device plugins answer."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return [path.name for path in found if answers(path)]
+        return [path.name for path in found if has_listener(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None

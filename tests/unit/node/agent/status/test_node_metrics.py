@@ -27,7 +27,7 @@ from gputile.node.agent.status.usage import GpuTimes, Snapshots
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_health import Examined, Health, after
-from gputile.node.nvml.gpu_monitor import Observation
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
@@ -41,7 +41,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @dataclass
-class Monitor:
+class Monitor(GpuMonitor):
     """Sees two GPUs, and what the test says that they measure."""
 
     seen: Observation = field(
