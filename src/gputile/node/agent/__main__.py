@@ -75,8 +75,7 @@ async def serve(
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
-            hour_of = agent.usage_hour.of_pod
-            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
+            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})

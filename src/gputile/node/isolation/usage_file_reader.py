@@ -34,13 +34,12 @@ TO_THE_END: Final = 0  # fcntl(2): a length of 0 reaches to the end, wherever th
 class GpuUsage(NamedTuple):
     """What a container holds of one of its GPUs, and the most that it ever held, in bytes.
 
-    ``refused`` is how many requests for memory its limit has refused. ``peak`` and ``refused`` are None where the
-    container has no library, and only NVML tells of its processes.
+    ``refused`` is how many requests for memory its limit has refused.
     """
 
     used: int
-    peak: int | None
-    refused: int | None
+    peak: int
+    refused: int
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
