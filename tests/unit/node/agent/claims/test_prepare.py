@@ -129,7 +129,7 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
     assert held.instances == {"MIG-1": 1, "MIG-2": 1}
     (container,) = containers_of(state)
-    assert [(part.index, part.uuids) for part in container.gpus] == [(0, ("MIG-1", "MIG-2"))]
+    assert [(part.index, part.limit >> 20) for part in container.gpus] == [(0, 2 * 9728)]
 
 
 @pytest.mark.parametrize(
