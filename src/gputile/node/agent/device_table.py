@@ -282,6 +282,11 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return msgspec.structs.replace(self, devices=devices)
 
 
+def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
+    """Return a row that holds these shares, without device IDs."""
+    return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
+
+
 def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
     """Return the UUIDs of the GPUs that a container is on.
 
