@@ -16,13 +16,11 @@ Everything that is a matter of time waits at ``PreStartContainer``, which the ku
 
 from collections.abc import Set
 
-import msgspec
-
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.answers import AllocateAnswer, environment
 from gputile.node.agent.device_table import ListedPod, Listing
-from gputile.node.agent.holdings import answer, derive, entries
+from gputile.node.agent.holdings import answer, derive
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 
@@ -31,7 +29,7 @@ Written = Set[tuple[str, str, str]]
 
 def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
     """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
-    written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
+    written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
     for key, listed in (listing or {}).items():
@@ -144,8 +142,3 @@ def allocate(
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)
-
-
-def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> None:
-    """Record what the container with this allocation directory was told to mount."""
-    state.records[directory] = msgspec.structs.replace(state.records[directory], mounts=mounts)

@@ -126,10 +126,10 @@ class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
-    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
-    where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
-    which a container was let start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
-    resource, as JSON. ``claims`` are the prepared claims by their UIDs.
+    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint had when
+    it was last read (``unread``: why it cannot be now), and ``records`` what the allocation directories tell, by name;
+    ``started`` are those with which a container was let start. ``of_other_plugins`` are the device IDs that other
+    plugins have registered, by resource, as JSON. ``claims`` are the prepared claims by their UIDs.
     """
 
     configuration: Configuration
@@ -138,7 +138,8 @@ class AllocationState:
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
-    written: tuple[KubeletEntry, ...] | None = ()
+    written: tuple[KubeletEntry, ...] = ()
+    unread: str = ""
     records: dict[str, AllocationRecord] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)

@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def record(self) -> AllocationRecord:
-        """The record of the container's directory, but for what it mounts."""
+        """The record of the container's directory."""
         key = f"{self.namespace}/{self.pod}"
         return AllocationRecord(
             self.devices,

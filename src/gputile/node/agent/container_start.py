@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from gputile.api.well_known import Mode
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import (
@@ -31,7 +29,7 @@ from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_table import AllocationRecord, ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.holdings import entries, let_start
+from gputile.node.agent.holdings import let_start
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
@@ -52,7 +50,7 @@ class Start:
 
     @property
     def record(self) -> AllocationRecord:
-        return msgspec.structs.replace(self.limits.record, mounts=tuple((self.mounts or {}).items()))
+        return self.limits.record
 
 
 def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[Start]:
@@ -64,7 +62,7 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
     """
     wanted = frozenset(ids)
-    mounted = {e.directory for e in entries(state) if e.resource == resource and e.ids == wanted}
+    mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
     found = [
         (held, each)
         for held in state.device_table.holders(resource, ids)
@@ -72,7 +70,8 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         if each.resource == resource and each.directory in mounted
     ]
     if not found:
-        raise NotYet(f"no container is known yet that has these IDs of {resource}")
+        why = f": the kubelet's checkpoint cannot be read: {state.unread}" if state.unread else ""
+        raise NotYet(f"no container is known yet that has these IDs of {resource}{why}")
     for held, each in found:
         if (problem := rules_of(state).given_twice(held, each)) is not None:
             raise NotYet(problem)

@@ -94,15 +94,13 @@ Listing = Mapping[str, ListedPod]
 class AllocationRecord(msgspec.Struct, frozen=True):
     """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
 
-    ``mounts`` is what the answers had the container mount, each as container path and host path. ``key``, ``uid`` and
-    ``container`` say who was taken for the caller, and who is known to have it once its container was let start; ""
-    where nobody was.
+    ``key``, ``uid`` and ``container`` say who was taken for the caller, and who is known to have it once its container
+    was let start; "" where nobody was.
     """
 
     ids: dict[str, tuple[str, ...]]
     unit_mib: int
     since_ns: int
-    mounts: tuple[tuple[str, str], ...] = ()
     key: str = ""
     uid: str = ""
     container: str = ""

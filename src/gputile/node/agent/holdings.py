@@ -38,7 +38,7 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     """
     pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
     uid, key = pod.uid if pod is not None else "", caller.key if caller is not None else ""
-    mounted = {entry.directory for entry in entries(state)}
+    mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
@@ -87,50 +87,9 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
     }
 
 
-def entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
-    """Return what the kubelet has given to containers: by its checkpoint, or by its list where that cannot be read.
-
-    The list has no init containers: for these counts who was taken for the caller.
-    """
-    if state.written is not None:
-        return state.written
-    found = []
-    for key, listed in state.kubelet.listing.items():
-        pod = state.pods.get(key)
-        for container, resource, ids in listed.parts() if pod is not None else ():
-            name, record = _record_of(state, pod.uid if pod else "", resource, ids)
-            mounts = record.mounts if record is not None else None
-            uid = pod.kubelet_uid if pod else ""
-            found.append(KubeletEntry(uid, container, resource, ids, name or directory_name(uid, container), mounts))
-    kubelet_uids = {pod.uid: pod.kubelet_uid for pod in state.pods.values()}
-    for name, record in state.records.items():
-        if record.phase is Phase.INIT and record.uid in kubelet_uids:
-            for resource, each in record.ids.items():
-                uid = kubelet_uids[record.uid]
-                found.append(
-                    KubeletEntry(uid, record.container, resource, frozenset(each), name, record.mounts or None)
-                )
-    return tuple(found)
-
-
-def _record_of(
-    state: AllocationState, uid: str, resource: str, ids: frozenset[str]
-) -> tuple[str, AllocationRecord | None]:
-    """Return the directory that was last answered with these IDs, to this pod if to any container of it."""
-    fitting = [
-        (record.uid == uid, record.since_ns, name)
-        for name, record in state.records.items()
-        if frozenset(record.ids.get(resource, ())) == ids and record.phase is not Phase.INIT
-    ]
-    if not fitting:
-        return "", None
-    name = max(fitting)[2]
-    return name, state.records[name]
-
-
 def derive(state: AllocationState, now_ns: int) -> None:
     """Compute the device table from what the kubelet has written down and what the directories tell."""
-    given = entries(state)
+    given = state.written
     state.admission.answered = {
         name
         for name in state.admission.answered - {entry.directory for entry in given}
@@ -171,7 +130,7 @@ def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[Kubele
             continue
         for resource, ids in record.ids.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
-                devices = ContainerDevices(record.container, record.phase, resource, ids, name, record.mounts or None)
+                devices = ContainerDevices(record.container, record.phase, resource, ids, name)
                 rows.add(record.uid or name, pod, record, devices)
 
 

@@ -240,17 +240,3 @@ def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:
     assert here.held(), "a kubelet that has just started lists its pods one after the other"
     here.lists({})
     assert here.held() == {}
-
-
-def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts() -> None:
-    """The list has no init containers: who was taken for the caller counts for these."""
-    pod = known("a", container(mem=2), init=(container("init", mem=2),))
-    here = Here(Mode.CGPU, pod)
-    here.state.written = None
-    here.lists({"a": {"main": {}}})
-    here.answers(GPU_MEMORY, TWO)
-    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"]
-    here.answers(GPU_MEMORY, TWO)
-    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"], "not listed yet"
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    assert {start.limits.container for start in here.starts(GPU_MEMORY, TWO)} == {"init", "main"}

@@ -12,7 +12,7 @@ cut off or of an unknown version is refused as a whole.
 
 ``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
 answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file: where it cannot be read, PodResources tells of the containers of running pods.
+private file: where it cannot be read, no container with GPUs starts.
 """
 
 import logging
@@ -264,10 +264,6 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
     return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
 
 
-def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
-    return tuple((mount.container_path, mount.host_path) for mount in mounts)
-
-
 def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
     """Return the name of the allocation directory among what a container mounts, "" where there is none."""
     return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
@@ -280,7 +276,7 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
         return None
-    return mounts_of(mounts) if mounts is not None else None
+    return tuple((mount.container_path, mount.host_path) for mount in mounts) if mounts is not None else None
 
 
 _MOST_BYTES = 64 * MIB  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
@@ -297,7 +293,6 @@ class Records:
         self._kubelets = device_plugins / FILE_NAME
         self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
-        self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
@@ -332,20 +327,20 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet puts a new file in the old one's place
             if version != self._version:
-                state.written, state.of_other_plugins = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, self._problem = version, None
+                written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
+                self._version, problem = version, "" if written is not None else "its format is not known"
+                if written is not None:
+                    state.written, state.of_other_plugins = written, others
+            else:
+                problem = state.unread
+        except FileNotFoundError:
+            self._version, problem, state.written, state.of_other_plugins = None, "", (), {}
         except OSError as error:
-            self._version = None
-            state.written = () if isinstance(error, FileNotFoundError) else None
-            state.of_other_plugins = {}
-            self._say(error)
+            self._version, problem = None, str(error)
+        if problem and problem != state.unread:
+            log.error("the kubelet's checkpoint is not read, and no container with GPUs starts: %s", problem)
+        state.unread = problem
         derive(state, now_ns)
-
-    def _say(self, error: OSError) -> None:
-        """Say once why the kubelet's checkpoint cannot be read; there need not be one."""
-        if str(error) != self._problem and not isinstance(error, FileNotFoundError):
-            log.warning("the kubelet's checkpoint is not read: %s", error)
-            self._problem = str(error)
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:

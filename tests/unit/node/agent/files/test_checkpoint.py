@@ -15,7 +15,7 @@ from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1))
-KEPT = AllocationRecord({GPU_MEMORY: ("GPU-0::1",)}, 1024, 5, (("/in", "/out"),), "ns/a", "u", "main", Phase.INIT)
+KEPT = AllocationRecord({GPU_MEMORY: ("GPU-0::1",)}, 1024, 5, "ns/a", "u", "main", Phase.INIT)
 
 
 @pytest.mark.parametrize(("codec", "value"), [(CHECKPOINT, SAVED), (RECORD, KEPT)], ids=["checkpoint", "record"])
