@@ -567,10 +567,11 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        """Spoil the checkpoint, and the records of all allocation directories."""
+        """Spoil the checkpoint, and what allocation directories say of containers that were not let start."""
         self._spoil_file(self.directory / "state" / "checkpoint.json", damage)
-        for path in self.directory.glob("state/allocations/*/devices.json"):
-            self._spoil_file(path, damage)
+        for path in self.directory.glob("state/allocations/*/limits.json"):
+            if not (path.parent / "boot").exists():
+                self._spoil_file(path, damage)
 
     @staticmethod
     def _spoil_file(checkpoint: Path, damage: Damage) -> None:

@@ -12,8 +12,8 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.answers import Limits
 from gputile.node.agent.device_table import (
-    AllocationRecord,
     DeviceTable,
     KubeletEntry,
     Listing,
@@ -140,7 +140,7 @@ class AllocationState:
     node: Node | None = None
     written: tuple[KubeletEntry, ...] = ()
     unread: str = ""
-    records: dict[str, AllocationRecord] = field(default_factory=dict)
+    records: dict[str, Limits] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class AllocationState:
 
     def take_over(
         self,
-        records: Mapping[str, AllocationRecord],
+        records: Mapping[str, Limits],
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:

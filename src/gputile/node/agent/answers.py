@@ -16,7 +16,6 @@ import msgspec
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
-from gputile.node.agent.device_table import AllocationRecord
 from gputile.node.agent.node_config import NodeConfig
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
@@ -55,9 +54,10 @@ class AllocateAnswer:
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is enforced on a container, as written into its allocation's directory.
+    """What one allocation directory says: who was answered what at ``since_ns``, and the limits once it was let start.
 
-    ``devices`` are its IDs by resource, answered at ``since_ns``: a second copy, for a record that was damaged.
+    ``devices`` are the container's IDs by resource; a claim has none. ``pod``, ``uid`` and ``container`` are those of
+    who was taken for the caller, "" where nobody was, until a start says whose they are. ``gpus`` are empty until then.
     """
 
     namespace: str
@@ -66,25 +66,15 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     container: str
     mode: str
     unit_mib: int
-    gpus: tuple[GpuShare, ...] = msgspec.field(name="cards")
+    gpus: tuple[GpuShare, ...] = msgspec.field(name="cards", default=())
     devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.APP
     since_ns: int = 0
     version: int = LIMITS_VERSION
 
     @property
-    def record(self) -> AllocationRecord:
-        """The record of the container's directory."""
-        key = f"{self.namespace}/{self.pod}"
-        return AllocationRecord(
-            self.devices,
-            self.unit_mib,
-            self.since_ns,
-            key=key,
-            uid=self.uid,
-            container=self.container,
-            phase=self.phase,
-        )
+    def key(self) -> str:
+        return f"{self.namespace}/{self.pod}" if self.pod else ""
 
     def encode(self) -> bytes:
         return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})

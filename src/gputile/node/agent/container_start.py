@@ -26,7 +26,7 @@ from gputile.node.agent.answers import (
 )
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_table import AllocationRecord, ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.holdings import let_start
@@ -47,10 +47,6 @@ class Start:
     directory: str
     limits: Limits
     mounts: Mapping[str, str] | None
-
-    @property
-    def record(self) -> AllocationRecord:
-        return self.limits.record
 
 
 def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[Start]:
@@ -130,7 +126,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         mode=state.node_config.mode.value,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
-        devices=(before.ids if before is not None else {}) | {devices.resource: devices.ids},
+        devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
     )
@@ -214,14 +210,13 @@ class ContainerPreparation:
             envs=dict(answer.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
         )
 
-    def prepare(self, answer: AllocateAnswer, record: AllocationRecord) -> None:
-        """Make the directories that the container mounts, with the record of what was answered.
+    def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
+        """Make the directories that the container mounts, with what was answered.
 
         Raises:
             OSError: one cannot be made.
         """
-        self._store.prepare(answer.directory)
-        self._store.write_record(answer.directory, record)
+        self._store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
             self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
@@ -236,9 +231,8 @@ class ContainerPreparation:
         await self._until_left(limits, state)
         usage = self._isolate(start)
         try:
-            self._store.write_record(start.directory, start.record)
             self._store.write_limits(start.directory, limits, usage)
-            let_start(state, start.directory, start.record, time.time_ns())
+            let_start(state, start.directory, limits, time.time_ns())
             self._arbiter.starting(start.directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error

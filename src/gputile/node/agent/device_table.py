@@ -13,7 +13,7 @@ The table is computed as a whole (``holdings.derive``) and never changed. A row 
 told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
 
 The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
-resource of a container, and ``AllocationRecord`` what the agent wrote into the directory that the container mounts.
+resource of a container, and ``Limits`` what the agent wrote into the directory that the container mounts.
 What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
@@ -89,22 +89,6 @@ class ListedPod:
 
 Listing = Mapping[str, ListedPod]
 """The listed pods by key."""
-
-
-class AllocationRecord(msgspec.Struct, frozen=True):
-    """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
-
-    ``key``, ``uid`` and ``container`` say who was taken for the caller, and who is known to have it once its container
-    was let start; "" where nobody was.
-    """
-
-    ids: dict[str, tuple[str, ...]]
-    unit_mib: int
-    since_ns: int
-    key: str = ""
-    uid: str = ""
-    container: str = ""
-    phase: Phase = Phase.APP
 
 
 @dataclass(frozen=True, slots=True)

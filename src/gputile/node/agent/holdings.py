@@ -15,8 +15,8 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.answers import Limits
 from gputile.node.agent.device_table import (
-    AllocationRecord,
     ContainerDevices,
     DeviceTable,
     KubeletEntry,
@@ -37,32 +37,42 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     It is one for both resources of a container, and never one that another container may mount.
     """
     pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
-    uid, key = pod.uid if pod is not None else "", caller.key if caller is not None else ""
+    uid = pod.uid if pod is not None else ""
     mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = own.ids | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
+        both = own.devices | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
     else:
         both = {resource: ids}
         taken = mounted | state.started | state.records.keys()
         while name in taken:
             name += ".1"  # no name of a container has a dot
     phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
-    unit = state.unit_mib(pod)
-    state.records[name] = AllocationRecord(both, unit, now_ns, key=key, uid=uid, container=container, phase=phase)
+    namespace, _, of_pod = (caller.key if caller is not None else "").partition("/")
+    state.records[name] = Limits(
+        namespace=namespace,
+        pod=of_pod,
+        uid=uid,
+        container=container,
+        mode=state.node_config.mode.value,
+        unit_mib=state.unit_mib(pod),
+        devices=both,
+        phase=phase,
+        since_ns=now_ns,
+    )
     state.admission.answered.add(name)
     derive(state, now_ns)
     return name
 
 
-def let_start(state: AllocationState, directory: str, record: AllocationRecord, now_ns: int) -> None:
-    """Record that a container was let start, which is by now known to be the one of the ``record``."""
+def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
+    """Record that a container was let start, with these ``limits``."""
     state.started |= {directory}
-    if not record.ids:  # a claim's
+    if not limits.devices:  # a claim's
         state.device_table = DeviceTable(state.device_table, state.started)
         return
-    state.records[directory] = record
+    state.records[directory] = limits
     derive(state, now_ns)
 
 
@@ -83,7 +93,9 @@ def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> Non
 def forget_unwritten(state: AllocationState, resource: str) -> None:
     """Forget answers of ``resource`` that the kubelet has not written down: it does before it asks for the next."""
     state.admission.answered = {
-        name for name in state.admission.answered if name in state.records and resource not in state.records[name].ids
+        name
+        for name in state.admission.answered
+        if name in state.records and resource not in state.records[name].devices
     }
 
 
@@ -121,21 +133,21 @@ def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[Kubele
     latest: dict[tuple[str, str, str], int] = {}
     for name in state.started & state.records.keys():
         record = state.records[name]
-        for resource in record.ids:
+        for resource in record.devices:
             whose = record.uid, record.container, resource
             latest[whose] = max(latest.get(whose, 0), record.since_ns)
     for name, record in state.records.items():
         pod = pods.get(record.uid)
         if name in mounted or not _holds(state, name, record, pod, owners):
             continue
-        for resource, ids in record.ids.items():
+        for resource, ids in record.devices.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
                 devices = ContainerDevices(record.container, record.phase, resource, ids, name)
                 rows.add(record.uid or name, pod, record, devices)
 
 
 def _has_gone(
-    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: AllocationRecord | None, now_ns: int
+    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: Limits | None, now_ns: int
 ) -> bool:
     """Return whether devices are free that the kubelet's checkpoint still has: it is written at admissions only."""
     if pod is not None and pod.alive:
@@ -158,7 +170,7 @@ def _has_gone(
 
 
 def _holds(
-    state: AllocationState, name: str, record: AllocationRecord, pod: KnownPod | None, given: Set[tuple[str, str]]
+    state: AllocationState, name: str, record: Limits, pod: KnownPod | None, given: Set[tuple[str, str]]
 ) -> bool:
     """Return whether a directory holds devices that the kubelet has not written down.
 
@@ -186,7 +198,7 @@ class _Rows:
         self._found: dict[str, PodDevices] = {}
         self._devices: dict[str, list[ContainerDevices]] = {}
 
-    def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
+    def add(self, uid: str, pod: KnownPod | None, record: Limits | None, devices: ContainerDevices) -> None:
         since = record.since_ns if record is not None else 0
         row = self._found.get(uid)
         if row is None:

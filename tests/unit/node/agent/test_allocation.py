@@ -91,7 +91,7 @@ class Here:
     def starts(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
         found = prestart(self.state, resource, ids, self.now)
         for start in found:
-            let_start(self.state, start.directory, start.record, self.now)
+            let_start(self.state, start.directory, start.limits, self.now)
         return found
 
     def held(self) -> dict[str, set[str]]:

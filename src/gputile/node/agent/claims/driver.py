@@ -293,7 +293,7 @@ class ClaimsDriver:
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
         start = Start(claim.directory, limits, mounts)
         if not self._preparation.is_started(start, state):
-            self._preparation.prepare(answer, start.record)
+            self._preparation.prepare(answer, limits)
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(start, state)

@@ -33,7 +33,7 @@ from gputile.core.devices.inventory import decode_inventory
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.device_table import AllocationRecord, KubeletEntry, directory_name
+from gputile.node.agent.device_table import KubeletEntry, directory_name
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive
 from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served
@@ -62,8 +62,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
-RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
-RECORD_FILE = "devices.json"
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
@@ -129,30 +127,20 @@ class NodeFiles:
         path.chmod(0o755)
         return path
 
-    def records(self) -> dict[str, AllocationRecord]:
-        """Return what the allocation directories tell of their devices, by name, without what cannot be read.
+    def records(self) -> dict[str, Limits]:
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
+        found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
+        return {name: limits for name, limits in found if limits is not None and limits.devices}
 
-        The limits of a container that was let start say it too.
-        """
-        found, started = {}, self.started()
-        for path in sorted(self.allocations.iterdir()):
-            try:
-                found[path.name] = RECORD.decode(read_whole(path / RECORD_FILE, _MOST_BYTES))
-            except (OSError, CheckpointError) as error:
-                limits = self.limits(path.name) if path.name in started else None
-                if limits is not None and limits.devices:
-                    log.warning("%s is taken from the container's limits: %s", path / RECORD_FILE, error)
-                    found[path.name] = limits.record
-        return found
-
-    def write_record(self, directory: str, record: AllocationRecord) -> None:
-        """Write the device IDs of an allocation directory, unless that is another's business by now; a claim has none.
+    def write_answer(self, directory: str, limits: Limits) -> None:
+        """Make an allocation's directory, and write there what was answered; a claim's record says that already.
 
         Raises:
             OSError: it cannot be written.
         """
-        if record.ids and self.mine:
-            write_whole(self.prepare(directory) / RECORD_FILE, RECORD.encode(record).encode(), _PRIVATE)
+        path = self.prepare(directory)
+        if limits.devices and self.mine:
+            write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.
@@ -162,7 +150,10 @@ class NodeFiles:
         path = self.prepare(directory)
         if usage is not None:
             self.usage.make(usage)
-        self._write_limits(path, limits)
+        write_whole(path / LIMITS_FILE, limits.encode())
+        if Mode(limits.mode) in LIBRARY_MODES:
+            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
+            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def limits(self, directory: str) -> Limits | None:
@@ -171,12 +162,6 @@ class NodeFiles:
             return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-
-    def _write_limits(self, path: Path, limits: Limits) -> None:
-        write_whole(path / LIMITS_FILE, limits.encode())
-        if Mode(limits.mode) in LIBRARY_MODES:
-            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
-            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories with which a container was let start since the machine did."""
