@@ -40,11 +40,10 @@ from gputile.kube.errors import (
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.advertise import Advertiser, NodeHardware
-from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.container_start import ContainerPreparation
-from gputile.node.agent.device_table import by_gpu
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits, by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler

@@ -14,7 +14,6 @@ from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
-from gputile.node.agent.answers import GpuUuids
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
@@ -22,7 +21,7 @@ from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, is_served
 from gputile.node.agent.node_resources import (
     SOCKET_PATTERNS,

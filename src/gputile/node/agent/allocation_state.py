@@ -12,10 +12,10 @@ from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.answers import Limits
 from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
+    Limits,
     Listing,
     PodDevices,
     PreparedClaim,

@@ -91,6 +91,38 @@ Listing = Mapping[str, ListedPod]
 """The listed pods by key."""
 
 
+LIMITS_VERSION = 1
+LIMITS_FILE = "limits.json"
+CONTAINER_DIRECTORY = "/etc/gputile/allocation"
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one allocation directory says: who was answered what at ``since_ns``, and the limits once it was let start.
+
+    ``devices`` are the container's IDs by resource; a claim has none. ``pod``, ``uid`` and ``container`` are those of
+    who was taken for the caller, "" where nobody was, until a start says whose they are. ``gpus`` are empty until then.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    mode: str
+    unit_mib: int
+    gpus: tuple[GpuShare, ...] = msgspec.field(name="cards", default=())
+    devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    phase: Phase = Phase.APP
+    since_ns: int = 0
+    version: int = LIMITS_VERSION
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.pod}" if self.pod else ""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
+
+
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:
     """The IDs of one resource that the kubelet has given to a container, by the UID that it has for the pod.

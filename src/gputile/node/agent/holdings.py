@@ -15,11 +15,11 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import Limits
 from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
     KubeletEntry,
+    Limits,
     PodDevices,
     PreparedClaim,
     directory_name,

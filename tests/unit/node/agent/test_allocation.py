@@ -7,9 +7,8 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import allocate, callers, unclear
+from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, unclear
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start

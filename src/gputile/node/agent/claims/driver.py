@@ -25,7 +25,6 @@ from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import Limits
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.prepare import (
@@ -38,7 +37,7 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
-from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, PreparedClaim
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of

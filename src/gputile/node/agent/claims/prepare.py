@@ -16,8 +16,8 @@ from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import AllocateAnswer, environment
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import PreparedClaim, PreparedDevice
 from gputile.node.agent.node_config import MigDevice, NodeConfig

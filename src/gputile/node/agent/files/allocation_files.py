@@ -32,8 +32,7 @@ from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.device_table import KubeletEntry, directory_name
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, KubeletEntry, Limits, directory_name
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive
 from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served

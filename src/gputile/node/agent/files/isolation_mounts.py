@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.well_known import Mode
-from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import LIBRARY_MODES

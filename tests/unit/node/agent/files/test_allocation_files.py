@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.request import Phase
-from gputile.node.agent.answers import LIMITS_FILE, Limits
+from gputile.node.agent.device_table import LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, NodeFiles, StateError
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
