@@ -129,47 +129,27 @@ LONGEST_S: Final = 120.0
 LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 
 
-@dataclass(slots=True)
-class _Leftover:
-    """The files of a container whose pod is gone: when they were looked at last, and since when they are held."""
-
-    limits: Limits | None
-    gpus: frozenset[str]
-    looked: float = -LOOK_AGAIN_S
-    held_since: float | None = None
-
-
 class LingeringProcesses:
-    """The GPUs that processes of pods that are gone still use."""
+    """The GPUs that processes of deleted pods still use."""
 
     def __init__(self, store: NodeFiles) -> None:
         self._store = store
-        self._left: dict[str, _Leftover] = {}
+        self._since: dict[str, float] = {}  # when processes were first found that outlived their pod, by directory
 
     def on(self, uuids: Collection[str], present: Collection[str]) -> str:
-        """Return which pod that is gone still has processes on one of the GPUs, "" for none worth waiting for.
+        """Return the deleted pod whose processes still use one of the GPUs.
 
-        ``present`` are the allocation directories of the pods that are not gone.
+        It is "" if there is none, or if it has been waited for long enough. ``present`` are the allocation directories
+        of the pods that are not gone.
         """
-        now, found = time.monotonic(), ""
-        names = [name for name in self._store.usage.names() if name not in present]
-        self._left = {name: self._left.get(name) or self._leftover(name) for name in names}
-        for name, left in self._left.items():
-            if left.limits is None or left.gpus.isdisjoint(uuids):
-                continue
-            if now - left.looked >= LOOK_AGAIN_S:  # many containers may start at once
-                left.looked = now
-                if not self._store.usage.is_held(name):
-                    left.held_since = None
-                elif left.held_since is None:
-                    left.held_since = now
-            if left.held_since is not None and now - left.held_since < LONGEST_S:
-                found = f"{left.limits.namespace}/{left.limits.pod}"
-        return found
-
-    def _leftover(self, name: str) -> _Leftover:
-        limits = self._store.limits(name)
-        return _Leftover(limits, frozenset(gpu.uuid for gpu in limits.gpus) if limits is not None else frozenset())
+        now, usage = time.monotonic(), self._store.usage
+        held = [name for name in usage.names() if name not in present and usage.is_held(name)]
+        self._since = {name: self._since.get(name, now) for name in held}
+        for name, since in self._since.items():
+            limits = self._store.limits(name) if now - since < LONGEST_S else None
+            if limits is not None and any(gpu.uuid in uuids for gpu in limits.gpus):
+                return limits.key
+        return ""
 
 
 DAEMON_WITHIN_S = 5.0
