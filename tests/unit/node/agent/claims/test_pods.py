@@ -14,8 +14,8 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.mode import LabelError, asked_for
 from gputile.node.agent.node_config import EffectiveMode
-from gputile.node.agent.node_resources import LabelError, asked_for
 from tests.fakes.agentcluster import NODE
 from tests.fakes.claims import Given, allocated, claiming_pod, claims_node, share
 from tests.fakes.corebuilders import container

@@ -21,8 +21,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
-from gputile.node.agent.node_resources import node_config_of
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.status.metrics import NodeMetrics
 from gputile.node.agent.status.usage import GpuTimes, Snapshots
 from gputile.node.agent.time_shares import TimeUsed
