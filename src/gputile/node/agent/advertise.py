@@ -6,7 +6,6 @@ from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
-from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
@@ -148,12 +147,8 @@ class Advertiser:
     def advertise(self) -> None:
         told = self.state.advertised
         told.expected = _expected(self.state)
-        self.kubelet.advertise(
-            {
-                each: devices(self.state.node_config, self.state.device_table, told.expected, each)
-                for each in told.resources
-            }
-        )
+        config, table = self.state.node_config, self.state.device_table
+        self.kubelet.advertise({each: devices(config, table, told.expected, each) for each in told.resources})
 
     async def _emptied(self, listing: Listing | None) -> bool:
         """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod has devices."""
@@ -187,20 +182,17 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     return closed(config) if advertised.decided.closing or config.withheld is not None else config.inventory
 
 
-def is_shut(state: AllocationState, node: Node) -> bool:
-    """Return whether the scheduler binds no more pods here, by what ``node`` says."""
-    if state.advertised.other_plugin is not None:
-        return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
-    return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
-
-
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
     """Return in how many seconds no pod can be on its way to a node that is closing; None where it is not closed.
 
     ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
     """
-    told = state.advertised
-    if not told.decided.closing or state.node is None or not is_shut(state, state.node):
+    told, shut = state.advertised, False
+    if told.decided.closing and state.node is not None:
+        # Beside another plugin kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand.
+        published, closed_to_all = state.node.metadata.annotations.get(INVENTORY_ANNOTATION), closed(state.node_config)
+        shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
+    if not shut:
         told.closed_since = None
         return None
     if told.closed_since is None:

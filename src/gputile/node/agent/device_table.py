@@ -82,10 +82,6 @@ class ListedPod:
             for resource, ids in resources.items():
                 yield container, resource, ids
 
-    def has(self, resource: str, ids: Iterable[str]) -> bool:
-        wanted = frozenset(ids)
-        return any(found >= wanted for _, each, found in self.parts() if each == resource)
-
 
 Listing = Mapping[str, ListedPod]
 """The listed pods by key."""

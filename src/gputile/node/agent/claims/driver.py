@@ -259,7 +259,7 @@ class ClaimsDriver:
             )
             self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
-        self._hold(claim)
+        hold_claims(state, {**state.claims, claim.uid: claim})
         try:
             await self._write(claim)
         except BaseException:
@@ -311,9 +311,6 @@ class ClaimsDriver:
             self._drop(uid)
         self._compare.wish()
         return ""
-
-    def _hold(self, claim: PreparedClaim) -> None:
-        hold_claims(self._state, {**self._state.claims, claim.uid: claim})
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
