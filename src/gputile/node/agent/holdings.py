@@ -1,4 +1,4 @@
-"""Derives who holds what on which GPU, and keeps the records that this is derived from.
+"""Derives the device table from the kubelet's checkpoint and the allocation directories.
 
 Two facts are on disk. The kubelet's checkpoint says which container has which IDs, and which allocation directory it
 mounts. That directory says when its IDs were answered and what they are worth, and whether its container was let start.
@@ -8,8 +8,9 @@ The kubelet writes down all that a container has before it asks for the next one
 answer that it has not written down by then was lost.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -101,21 +102,30 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
 
 def derive(state: AllocationState, now_ns: int) -> None:
     """Compute the device table from what the kubelet has written down and what the directories tell."""
-    given = state.written
     state.admission.answered = {
         name
-        for name in state.admission.answered - {entry.directory for entry in given}
+        for name in state.admission.answered - {entry.directory for entry in state.written}
         if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
     }
-    rows = _Rows(state)
-    _add_written(state, rows, given, now_ns)
-    _add_unwritten(state, rows, given)
-    state.device_table = DeviceTable([*rows.made(), *state.claims.values()], state.started)
+    parts: dict[str, list[_Part]] = {}
+    for uid, part in (*_written(state, now_ns), *_unwritten(state)):
+        parts.setdefault(uid, []).append(part)
+    rows = [_row(state, uid, of_pod) for uid, of_pod in parts.items()]
+    state.device_table = DeviceTable([*rows, *state.claims.values()], state.started)
 
 
-def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry], now_ns: int) -> None:
+class _Part(NamedTuple):
+    """What a container has of one resource. ``pod`` and ``record`` are None where they are not known."""
+
+    pod: KnownPod | None
+    record: Limits | None
+    devices: ContainerDevices
+
+
+def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]:
+    """Yield what the kubelet has written down, by the pod's UID."""
     pods = state.by_kubelet_uid()
-    for entry in given:
+    for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
@@ -123,13 +133,14 @@ def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletE
             devices = ContainerDevices(
                 entry.container, phase, entry.resource, _ordered(entry.ids), entry.directory, entry.mounts
             )
-            rows.add(pod.uid if pod is not None else entry.uid, pod, record, devices)
+            yield pod.uid if pod is not None else entry.uid, _Part(pod, record, devices)
 
 
-def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry]) -> None:
-    """Add what the kubelet has forgotten of containers that run, and what is on its way to it."""
+def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
+    """Yield what the kubelet has forgotten of containers that run, and what is on its way to it."""
     pods = {pod.uid: pod for pod in state.pods.values()}
-    mounted, owners = {entry.directory for entry in given}, {(entry.uid, entry.container) for entry in given}
+    mounted = {entry.directory for entry in state.written}
+    owners = {(entry.uid, entry.container) for entry in state.written}
     latest: dict[tuple[str, str, str], int] = {}
     for name in state.started & state.records.keys():
         record = state.records[name]
@@ -143,7 +154,17 @@ def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[Kubele
         for resource, ids in record.devices.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
                 devices = ContainerDevices(record.container, record.phase, resource, ids, name)
-                rows.add(record.uid or name, pod, record, devices)
+                yield record.uid or name, _Part(pod, record, devices)
+
+
+def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices:
+    pod, record, _ = parts[0]
+    key = pod.key if pod is not None else record.key if record is not None else ""
+    row = state.new_row(uid, key, pod, min(each.record.since_ns if each.record else 0 for each in parts))
+    if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
+        row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
+    made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
+    return before if before == made and before is not None else made  # the one before knows its GPUs already
 
 
 def _has_gone(
@@ -188,30 +209,3 @@ def _holds(
 @lru_cache(_MOST_KEPT)
 def _ordered(ids: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
-
-
-class _Rows:
-    """The rows of a device table that is being made."""
-
-    def __init__(self, state: AllocationState) -> None:
-        self._state = state
-        self._found: dict[str, PodDevices] = {}
-        self._devices: dict[str, list[ContainerDevices]] = {}
-
-    def add(self, uid: str, pod: KnownPod | None, record: Limits | None, devices: ContainerDevices) -> None:
-        since = record.since_ns if record is not None else 0
-        row = self._found.get(uid)
-        if row is None:
-            key = pod.key if pod is not None else record.key if record is not None else ""
-            row = self._state.new_row(uid, key, pod, since)
-            if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
-                row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
-        elif since < row.since_ns:
-            row = msgspec.structs.replace(row, since_ns=since)
-        self._found[uid] = row
-        self._devices.setdefault(uid, []).append(devices)
-
-    def made(self) -> Iterator[PodDevices]:
-        for uid, row in self._found.items():
-            made, before = row.only(tuple(self._devices[uid])), self._state.device_table.get(uid)
-            yield before if before == made and before is not None else made  # which knows its GPUs already
