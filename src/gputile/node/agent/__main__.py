@@ -23,8 +23,7 @@ import uvloop
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
-from gputile.api.resource_claims import RESOURCE_SLICES_PATH, ResourceSlice
-from gputile.api.well_known import DRIVER, INVENTORY_ANNOTATION
+from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.client import Connection
 from gputile.kube.config import Access, load_access
@@ -81,16 +80,12 @@ async def serve(
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
         pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
-        of_driver = ReflectorSettings({"fieldSelector": f"spec.nodeName={name},spec.driver={DRIVER}"})
-        on_slices = agent.slices.on_slices
-        slices = Reflector(connection, RESOURCE_SLICES_PATH, ResourceSlice, on_slices, settings=of_driver)
         export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),
                 nodes.run(),
                 pods.run(),
-                agent.slices.watching(slices.run),
                 events.run(),
                 ConfigFile(settings.config, configuration, agent.news.configure).run(),
                 _keep_heap_small(),
