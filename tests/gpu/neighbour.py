@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.mps import PIPE_ENV, PROGRAM, MpsDaemons
+from gputile.node.agent.allocation import PIPE_ENV
+from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.isolation.simulated_gpus import SimulatedGpus
 from gputile.node.nvml.nvml_probe import open_real

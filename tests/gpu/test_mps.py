@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.allocation import LIMIT_ENV
-from gputile.node.agent.mps import PIPE_ENV, PROGRAM, MpsDaemons
+from gputile.node.agent.allocation import LIMIT_ENV, PIPE_ENV
+from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from tests.gpu.neighbour import RealGpu
 from tests.localcluster.nosuid import with_pipes
 

@@ -48,11 +48,11 @@ from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway.link import (

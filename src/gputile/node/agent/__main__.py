@@ -34,9 +34,9 @@ from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.kubelet import GatewayGoneError
+from gputile.node.agent.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
-from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.link import LINK, NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.nvml_probe import RealProbe, open_real

@@ -21,8 +21,10 @@ from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mode import decide_effective_mode
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, closed, is_served, node_config_of
-from gputile.node.agent.other_plugins import answering_sockets, find_other_plugin
+from gputile.node.agent.other_plugins import SOCKET_PATTERNS, find_other_plugin
+from gputile.node.gateway.link import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
+from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,9 @@ class NodeHardware:
         return Observation(seen.machine, health)
 
     def other_plugins(self) -> list[str]:
-        return answering_sockets(self._device_plugins)
+        """Return the names of the sockets at which other device plugins answer."""
+        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        return [path.name for path in found if answers(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None
@@ -113,7 +117,8 @@ class Advertiser:
         at once. The checkpoint is written last, so that a full disk keeps nothing from the kubelet.
         """
         hardware, seen = self._hardware, self._hardware.machine()
-        decide_effective_mode(self.state, seen, free=free, keep_unit=keep_unit)
+        gpus = inventory_of(seen.machine, seen.health).gpus
+        decide_effective_mode(self.state, gpus, free=free, keep_unit=keep_unit)
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
         told.other_plugin = find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode

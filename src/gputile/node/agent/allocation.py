@@ -30,12 +30,13 @@ from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, ListedPod, Listing
 from gputile.node.agent.holdings import answer, derive
 from gputile.node.agent.known_pods import KnownPod
-from gputile.node.agent.mps import CONTAINER_PIPES, PIPE_ENV
 from gputile.node.agent.node_config import NodeConfig
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 
 Written = Set[tuple[str, str, str]]
 
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.well_known import Mode
-from gputile.node.agent.allocation import AllocateAnswer
+from gputile.node.agent.allocation import CONTAINER_PIPES, PIPE_ENV, AllocateAnswer
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
@@ -23,7 +23,7 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY, ContainerDevice
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.holdings import let_start
-from gputile.node.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
+from gputile.node.agent.mps import MpsDaemons, daemon_name
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb

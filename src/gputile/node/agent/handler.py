@@ -22,9 +22,9 @@ from gputile.node.agent.container_start import ContainerPreparation, NotYet, pre
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 

@@ -30,8 +30,6 @@ from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.allocation_state import AllocationState, ModeDecision
 from gputile.node.agent.device_lists import UnitError, check_unit
 from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.nvml.gpu_monitor import Observation
-from gputile.node.nvml.probe import inventory_of
 
 _NAMED_PODS = 10
 
@@ -41,7 +39,7 @@ class LabelError(ValueError):
 
 
 def decide_effective_mode(
-    state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False
+    state: AllocationState, gpus: Sequence[Gpu], *, free: bool = False, keep_unit: bool = False
 ) -> None:
     """Decide the mode, unit and sharing in force from the node's labels, if these are known.
 
@@ -53,7 +51,6 @@ def decide_effective_mode(
         return
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
-    gpus = inventory_of(seen.machine, seen.health).gpus
     labels = state.node.metadata.labels if state.node is not None else {}
     before, configuration = told.effective_mode, state.configuration
     if before is not None and before.claims:  # once they run, all their claims are prepared

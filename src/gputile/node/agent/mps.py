@@ -29,14 +29,12 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.quantity import MIB
+from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.files.node_mounts import SEVERAL, is_nosuid
 from gputile.support.files import read_whole
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
-
-PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
-CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
 
 GpuUuids = tuple[str, ...]
 """The UUIDs of the GPUs that one daemon serves, in the order of their indices."""

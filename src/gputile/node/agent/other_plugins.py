@@ -5,13 +5,11 @@ GPUs, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gpu
 """
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from gputile.api.core import Node, Pod
 from gputile.api.quantity import count_of
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.gateway.link import answers
 from gputile.node.nvml.probe import ProbedMachine
 
 # NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
@@ -34,14 +32,8 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
 )
 
 
-def answering_sockets(device_plugins: Path) -> list[str]:
-    """Return the names of the sockets in the kubelet's directory at which other device plugins answer."""
-    found = (path for pattern in SOCKET_PATTERNS for path in device_plugins.glob(pattern))
-    return [path.name for path in found if answers(path)]
-
-
 def find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
-    """Return what shows that another plugin or driver serves the node, None where none does."""
+    """Return what shows that another plugin or driver serves the node; ``sockets`` are those that answer."""
     told, node = state.advertised, state.node
     annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
     served = WHOLE_GPU in told.resources or annotated

@@ -10,9 +10,9 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, Listing, PodDevices
+from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.reconciler import Correction, differences
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

@@ -15,8 +15,8 @@ from gputile.node.agent.device_table import ContainerDevices, PodDevices, Prepar
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.node_config import Sharing
 from gputile.node.agent.rules import Occupied, rules_of
-from gputile.node.agent.status.usage import bookings_of, containers_of
 from gputile.node.agent.time_shares import time_shares
+from gputile.node.agent.usage import bookings_of, containers_of
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
 from tests.fakes.claims import Given, allocated, claims_node, share

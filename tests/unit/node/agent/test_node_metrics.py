@@ -21,10 +21,10 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.metrics import NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
-from gputile.node.agent.status.metrics import NodeMetrics
-from gputile.node.agent.status.usage import GpuTimes, Snapshots
 from gputile.node.agent.time_shares import TimeUsed
+from gputile.node.agent.usage import GpuTimes, Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from gputile.node.agent.status.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
+from gputile.node.agent.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
 from gputile.support.listening import PortError
 from tests.conftest import HANGS_S
 

@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.usage import (
+from gputile.node.agent.time_shares import policy_of
+from gputile.node.agent.usage import (
     NOT_BOOKED,
     GpuHoldings,
     GpuTimes,
@@ -21,7 +22,6 @@ from gputile.node.agent.status.usage import (
     bookings_of,
     containers_of,
 )
-from gputile.node.agent.time_shares import policy_of
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine

@@ -1,0 +1,170 @@
+"""Compares allocated devices with bookings. If they differ, the booking is corrected.
+
+Nothing is done here: the result is a list of corrections, each with the right annotation, and one that could not be
+carried out turns up again the next time. A pod is judged once all its containers have their devices, an init
+container's being known from the device table.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.api.core import Pod
+from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
+from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
+from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
+
+    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
+    """
+
+    pod: KnownPod
+    annotations: Mapping[str, str | None]
+    reason: EventReason | None = None
+    message: str = ""
+
+
+def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
+    """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
+    request = pod.request
+    if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
+        return None
+    where = {container.name: _gpus(pod, pod_devices, container) for container in request.containers}
+    used = frozenset().union(*where.values())
+    gpus = node_config.gpus(used)
+    if not gpus or len(gpus) != len(used):
+        return None
+    shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
+    containers: dict[str, tuple[GpuShare, ...]] = {}
+    for container in request.containers:
+        count = max(1, len(where[container.name]))
+        containers[container.name] = tuple(
+            GpuShare(gpu.uuid, gpu.index, container.units * unit // count, container.percent // count)
+            if shared
+            else GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
+            for gpu in node_config.gpus(where[container.name])
+        )
+    shares = []
+    for gpu in gpus:
+        if not shared:
+            shares.append(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100))
+            continue
+        there = tuple(container for container in request.containers if gpu.uuid in where[container.name])
+        mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
+        percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
+        shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
+    return Allocation(
+        gpus=tuple(shares),
+        containers=containers,
+        unit_mib=unit,
+        mode=node_config.mode.value,
+        whole=not shared,
+        assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
+    )
+
+
+def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
+    """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
+    gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
+    written = binding_annotations(allocation, gpus, pod)
+    if GPUSHARE_ASSIGNED in written:
+        written[GPUSHARE_ASSIGNED] = "true"
+    return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
+
+
+def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
+    """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
+    if any(devices.container == container.name for devices in pod_devices.devices):
+        return gpus_of(pod_devices, container.name, pod.shared_gpus)
+    booked = frozenset(share.uuid for share in pod.booked(container.name))
+    if booked and booked <= pod_devices.gpus:
+        return booked
+    return frozenset(sorted(pod_devices.gpus)[: container.gpus or pod.shared_gpus])
+
+
+def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
+    """Return what differs between what pods hold, what is booked and what the kubelet lists."""
+    found: list[Correction] = []
+    for pod in state.pods.values():
+        if not pod.alive or pod.request is None:
+            continue
+        forgotten, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
+        if pod_devices is not None and _complete(pod, pod_devices):
+            found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
+        else:
+            found += forgotten or _missing(pod, listing)
+    return found
+
+
+def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, pod_devices, node_config, now_ns)
+    if truth is None:
+        return []
+    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":  # existing tools read it (B9)
+            return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
+        return []
+    annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)
+    if pod.allocation is None:
+        text = f"the pod was bound without an allocation and is on {where}"
+        return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
+    if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the parts of its containers differ
+        return [Correction(pod, annotations)]
+    text = f"the kubelet put the pod on {where}, booked was {booked}; the booking was corrected"
+    return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
+
+
+def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
+    containers = pod.request.containers if pod.request else ()
+    resources = {devices.resource for devices in pod_devices.devices}
+    return all(
+        pod_devices.container_devices(container.name, resource) is not None
+        for container in containers
+        for resource in resources
+        if container.phase is not Phase.INIT and pod.demand(container, resource)
+    )
+
+
+def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
+    """Complain of containers that run on with devices that the kubelet has forgotten.
+
+    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
+    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    """
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+        return []
+    names = [
+        container.name
+        for container in pod.request.containers
+        if container.phase is not Phase.INIT
+        and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
+        and device_table.runs(pod.uid, container.name)
+    ]
+    if not names:
+        return []
+    message = (
+        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
+        "delete the pod when it suits you, so that it is admitted anew"
+    )
+    return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
+
+
+def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+        return []
+    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    return [Correction(pod, {}, EventReason.GPU_MISSING, message)]
+
+
+def _gpus_text(gpus: Iterable[GpuShare]) -> str:
+    return ", ".join(f"GPU {gpu.index}" for gpu in gpus) or "no GPU"
