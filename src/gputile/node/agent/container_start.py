@@ -213,7 +213,7 @@ class ContainerPreparation:
     def is_started(self, start: Start, state: AllocationState) -> bool:
         """Return whether a container was let start with these limits, and has all that it mounts: it may be running.
 
-        The library that it is told to mount now, which may be a later one, is put in its place.
+        The library that the answer names, which may be a later one, is installed.
 
         Raises:
             NotYet: it would not be held to its limits.

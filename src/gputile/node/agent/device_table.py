@@ -2,15 +2,15 @@
 
 Device IDs are named as NVIDIA's plugin does, so that tools that read PodResources, such as DCGM's exporter, find the
 GPU of a pod. The device ID of a whole GPU is its UUID, that of a MIG instance the instance's UUID. A part of a GPU (a
-memory unit, a percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. Whoever
-holds an ID is on its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs readable. The
-number is only a name; what a part is worth is said elsewhere (``device_lists``).
+memory unit, a percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. So a
+container is on the GPU that its IDs name, however the kubelet chose them. The number is only a name;
+``device_lists`` says what a part is worth.
 
-The kubelet's PodResources ``List`` tells the device IDs of each container of each pod. It shows the pod that is being
+The kubelet's PodResources ``List`` has the device IDs of each container of each pod. It has the pod that is being
 admitted, whose containers have no devices yet, and leaves out init containers that are not sidecars.
 
-The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds, whatever it was
-told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds by the kubelet's
+checkpoint, by the directory of a container that runs, or by an answer that the kubelet has yet to write down.
 
 The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
 resource of a container, and ``Limits`` what the agent wrote into the directory that the container mounts.

@@ -1,4 +1,4 @@
-"""Checks whether IDs that the kubelet chose, or is about to be told to choose, can be served."""
+"""Checks whether a pod can be served with device IDs that the kubelet chose or the agent prefers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
