@@ -20,7 +20,7 @@ from gputile.core.ledger.events import TimePassed
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import waits_for_first
+from gputile.core.scheduling.reservation_rules import waits_for_first
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod

@@ -19,7 +19,7 @@ from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reserved_place import first_to_bind, reserved_place
+from gputile.core.scheduling.reservation_rules import first_to_bind, reserved_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def decide_pod(
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
     """Return the Binding of the pod to ``node``, which nothing is booked for yet, or why it gets no GPUs there now."""
     ledger = engine.ledger
-    place = reserved_place(ledger, pod, now.unix_ns)
+    place = reserved_node(ledger, pod, now.unix_ns)
     if isinstance(place, Refusal):
         return place
     if place is not None and place != node:
