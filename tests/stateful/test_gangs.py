@@ -45,7 +45,7 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
-from gputile.core.scheduling.bind import BindTime, PodBinding, decide_pod
+from gputile.core.scheduling.bind import PodBinding, decide_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_rules import reserved_node
 from gputile.kube.objects import Applied, Deleted, Replaced
@@ -507,7 +507,7 @@ class Gangs(RuleBasedStateMachine):
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False
-        binding = decide_pod(self.engine, asking, request, nodes[0], BindTime(self.extender_ns, 1.0))
+        binding = decide_pod(self.engine, asking, request, nodes[0], self.extender_ns, 1.0)
         if not isinstance(binding, PodBinding):
             return False
         booking = binding.booking

@@ -35,7 +35,6 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
 from gputile.core.scheduling.bind import (
-    BindTime,
     PodBinding,
     assume_pod,
     decide_pod,
@@ -48,7 +47,7 @@ from tests.fakes.corebuilders import GIB15, book, container, gpu_node, ledger_of
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
-NOW = BindTime(unix_ns=5, monotonic=7.0)
+NOW = 5, 7.0
 
 
 def member(name: str, units: int = 10, *, gang: str = "g", size: int = 2) -> Pod:
@@ -75,7 +74,7 @@ def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
 
 
 def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, NOW)
+    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, *NOW)
 
 
 def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
@@ -233,7 +232,7 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
 
 
 def verdict_on(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[Enum] | None:
-    return assume_pod(PlacementEngine(ledger), asking, node, NOW)
+    return assume_pod(PlacementEngine(ledger), asking, node, *NOW)
 
 
 def binding_on(ledger: Ledger, asking: Pod) -> PodBinding:
