@@ -256,8 +256,7 @@ class _Attempt:
                 known.pop(name, None)
 
     def _loss(self, booking: Booking) -> Loss:
-        info = self._ledger.info_of(booking.node)
-        return eviction_loss(booking, self._rules.facts[booking.uid], info, self._now_ns / _SECOND)
+        return eviction_loss(booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND)
 
     # -- who may stay after all
 

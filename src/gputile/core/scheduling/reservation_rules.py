@@ -14,7 +14,7 @@ makes the start of a gang all or nothing, at any lag.
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -40,18 +40,18 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
         why = plan_problem(ledger, booking)
         return _of_gang(name, why) if why is not None else booking.node
     reservation = reservation_of(pod)
-    if reservation is not None and _is_node_only(reservation) and reservation.expires_ns > now_ns:
+    if (
+        reservation is not None
+        and reservation.allocation is None  # another device plugin hands out the GPUs, so that nothing is booked
+        and not reservation.preemption
+        and reservation.expires_ns > now_ns
+    ):
         return reservation.node
     return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
 
 
 def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRule]:
     return msgspec.structs.replace(why, text=f"gang {name}: {why.text}") if name else why
-
-
-def _is_node_only(reservation: Reservation) -> bool:
-    """Return whether another device plugin hands out the GPUs, so that nothing is booked."""
-    return reservation.allocation is None and not reservation.preemption
 
 
 def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:

@@ -1,4 +1,4 @@
-"""Chooses the pods to evict for a pod of higher priority: greedily, and then spares those that nobody needs.
+"""Chooses the pods to evict for a pod of higher priority: greedily, and spares those nobody needs.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
 no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing, the
@@ -246,11 +246,9 @@ class VictimSearch:
         guarded = Counter(budget for budget in budgets if budget is not None)
         if any(count > budget.allows for budget, count in guarded.items()):
             return None
-        return VictimGroup(uids, total_loss(map(self._loss, bookings)), evictions=tuple(guarded.items()))
-
-    def _loss(self, booking: Booking) -> Loss:
-        info = self._ledger.info_of(booking.node)
-        return eviction_loss(booking, self._rules.facts[booking.uid], info, self._preemptor.now_s)
+        facts, now_s = self._rules.facts, self._preemptor.now_s
+        losses = (eviction_loss(each, self._ledger, facts[each.uid], now_s) for each in bookings)
+        return VictimGroup(uids, total_loss(losses), evictions=tuple(guarded.items()))
 
 
 def _gpus(
