@@ -58,10 +58,10 @@ class BindRule(Enum):
 class ReservationRule(Enum):
     """Why a pod with a reservation, or of a gang, waits. Where it is about a place, ``about`` says where that is."""
 
-    NO_PLACE = "no place is kept for the pod yet"
-    PLAN_INCOMPLETE = "{there} of the {wanted} places of its plan are kept so far"
+    NO_PLACE = "no GPUs are reserved for the pod yet"
+    PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
     NO_FIRST_POD = "its plan has no pod to begin with"
-    OTHER_NODE = "GPUs of node {node} are kept for it"
+    OTHER_NODE = "GPUs of node {node} are reserved for it"
     FIRST_NOT_BOUND = "pod {about} of its gang is bound first, and is not yet"
     NODE_GONE = "{about} is gone"
     NOT_SERVED = "{about} does not serve it any more"
