@@ -97,7 +97,7 @@ def _memory_rows(
 def _start_probe(
     arguments: Sequence[str], allocation: Path | None, environment: Mapping[str, str], stack: ExitStack
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context; without a ``allocation`` it has no library."""
+    """Start a probe and wait until it has its context; without an allocation it has no library."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
