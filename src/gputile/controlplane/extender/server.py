@@ -18,7 +18,7 @@ from gputile.api.well_known import EXTENDER_LEASE, EventReason
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.app import ExtenderGate, create_app
+from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, BinderClock, PodApi
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
@@ -105,7 +105,8 @@ class Extender:
                 engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
             ),
             self.metrics,
-            ExtenderGate(self._admit, self.not_ready),
+            self._admit,
+            self.not_ready,
         )
         self._describe()
 
