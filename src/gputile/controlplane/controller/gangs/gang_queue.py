@@ -42,13 +42,13 @@ class Gang:
 
     name: GangName
     size: int
-    running: int
-    begun: bool
-    reserved: tuple[Pod, ...]
     unreserved: tuple[Pod, ...]
     priority: int
     oldest: str
-    complete_at: float
+    complete_at: float = 0.0
+    running: int = 0
+    begun: bool = False
+    reserved: tuple[Pod, ...] = ()
     ending: tuple[Pod, ...] = ()
     kept_since_ns: int = 0
     unbegun: bool = False
@@ -96,13 +96,9 @@ def gang_of_one(pod: Pod) -> Gang:
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
-        running=0,
-        begun=False,
-        reserved=(),
         unreserved=(pod,),
         priority=pod.spec.priority or 0,
         oldest=pod.metadata.creation_timestamp or "",
-        complete_at=0.0,
     )
 
 
