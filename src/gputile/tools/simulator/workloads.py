@@ -216,6 +216,8 @@ class _Expander:
         origin, kind = manifest.origin, manifest.kind
         metadata, workload = workload_of(manifest)
         owner = self._owner(manifest, metadata)
+        if gang := words_of_gang(manifest.body):
+            self._note(gang, manifest)
         if kind == "Job" and workload.completions is not None:
             self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = workload.completions
         steps = template_path(kind)
