@@ -148,6 +148,10 @@ class _Sections(TyperGroup):
         self._naming = False
         self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``help`` and ``help COMMAND`` for ``--help``, as kubectl and helm do."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(self._entries)
 
