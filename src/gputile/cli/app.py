@@ -90,16 +90,6 @@ PEOPLE: Mapping[str, Entry] = {
             "convert -f kai.yaml --gpu-memory 80GiB | kubectl apply -f -",
         ),
     ),
-    "replay": Entry(
-        "replay",
-        "replay",
-        "Replay a GPU trace: how much each placement policy gets onto the same GPUs.",
-        (
-            "replay traces/",
-            "replay traces/ --policy packing --policy fgd",
-            "replay traces/ --scenario departures -o json",
-        ),
-    ),
     "schema": Entry(
         "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
     ),

@@ -9,16 +9,13 @@ start on.
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.wording import described
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import Placer
-from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.engine import Placer
+from benchmarks.replay.trace import Nodes, TraceError, Workload, check_arrivals
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -39,22 +36,25 @@ class Schedule:
     """Seconds from start to end."""
 
 
-class Stay(msgspec.Struct, frozen=True, rename="camel"):
+@dataclass(frozen=True, slots=True)
+class Stay:
     """What a replay with departures measured, until the last pod came."""
 
-    workload: Annotated[str, described("Which workload of the trace.")]
-    policy: Annotated[str, described("Which placement policy.")]
-    seed: Annotated[int, described("The seed of the times.")]
-    load: Annotated[float, described("Peak demand as a multiple of the cluster's GPUs.")]
-    pods: Annotated[int, described("How many pods came.")]
-    gpu_hours_asked: Annotated[
-        float, described("GPU-hours that pods would have used by then, had each started when it came.")
-    ]
-    gpu_hours: Annotated[float, described("Allocated GPU-hours.")]
-    waited_pods: Annotated[int, described("Pods that started later than they came.")]
-    wait_seconds: Annotated[float, described("Mean wait of all pods; of pods that never started, until the end.")]
-    failed_pods: Annotated[int, described("Pods that had not started when the last pod came.")]
-    seconds: Annotated[float, described("CPU time of the replay.")] = 0.0
+    workload: str
+    policy: str
+    seed: int
+    load: float
+    """Peak demand as a multiple of the cluster's GPUs."""
+    pods: int
+    gpu_hours_asked: float
+    """GPU-hours that pods would have used by then, had each started when it came."""
+    gpu_hours: float
+    waited_pods: int
+    wait_seconds: float
+    """Mean wait of all pods; of pods that never started, until the end."""
+    failed_pods: int
+    seconds: float = 0.0
+    """CPU time of the replay."""
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
