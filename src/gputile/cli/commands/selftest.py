@@ -106,7 +106,7 @@ def symbols(
     driver: Annotated[Path, option("FILE", "The driver's libcuda.so.1.", exists=True)],
     output: Printed = Output.TABLE,
 ) -> None:
-    """List the functions of a driver that gputile does not know, and so refuses to containers.
+    """List the functions of a driver that gputile does not know. It refuses them in containers.
 
     Exit code: 0 when there are none, 1 when there are some.
     """

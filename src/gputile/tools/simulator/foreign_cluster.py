@@ -84,7 +84,7 @@ class AdoptedCluster:
 def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
     """Return a cluster in which GPUs that gputile does not serve are known; ``unit_mib`` is the cluster's memory unit.
 
-    What nodes offer stays as it is: nobody can be placed by it that could not be placed before.
+    Allocatable resources stay as they are, so no pod fits that did not fit before.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}

@@ -206,7 +206,7 @@ def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
 
 
 def value_at(value: Any, steps: Iterable[Step]) -> Any:
-    """Return what stands at a path, None where nothing does."""
+    """Return the value at a path, or None."""
     for step in steps:
         if isinstance(value, list) and isinstance(step, int):
             value = value[step]

@@ -128,7 +128,7 @@ def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
     """Return a node with its pods of one namespace alone; "" leaves all. What is booked stays as it is.
 
-    A pod of which nobody knows the GPUs stays: what it asks for counts.
+    A pod whose GPUs are not known stays: its request counts.
     """
     if not namespace:
         return node

@@ -105,7 +105,7 @@ class Questions:
 class PageApp:
     """The page over HTTP. ``cluster`` names what it shows, ``moment`` is the cluster for questions.
 
-    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    ``viewers`` are the logged-in users; None if the page serves only the user who started it.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
+        """Return the viewer's rights: all if the page has no login, otherwise those that the guard determined."""
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
     def _viewer(self, request: web.BaseRequest) -> str:
-        """Return what viewers are told apart by, "" where nobody logs in."""
+        """Return the viewer's name, "" if the page has no login."""
         return "" if self._viewers is None else self._viewers.user(request[SECRET])
 
     def prepare(self) -> None:

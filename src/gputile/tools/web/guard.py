@@ -77,7 +77,7 @@ class Guard:
         return None
 
     def _admitted(self, cookie: str) -> web.Response:
-        """Have the browser keep the secret, and its address bar forget it."""
+        """Set the secret as a cookie, and redirect to the address without it."""
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(cookie, self._token, httponly=True, samesite="lax", path="/")
         return answer

@@ -138,7 +138,7 @@ class PageState:
 
     @property
     def differs(self) -> bool:
-        """Whether something may have changed since the last call of ``take_difference``, or was too much for it."""
+        """Whether there may be changes that ``take_difference`` has not returned."""
         return bool(self._touched_nodes or self._touched_pods) or self._ledger.changes.position != self._position
 
     def take_difference(self, most: int | None = None) -> Difference:

@@ -160,7 +160,7 @@ def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
 class UsageUnknown(Exception):
     """Why it is not known what a node's pods use.
 
-    ``refused``: whoever looks may not know of any node; asking again does not help.
+    ``refused``: the viewer has no right to read usage of any node; asking again does not help.
     """
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -196,7 +196,7 @@ class UsageReader:
             raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
 
     async def hour(self, node: str, uid: str) -> list[UsageSample]:
-        """Return what the agent of a node remembers of a pod, oldest first; an agent may be too old to remember.
+        """Return the samples of a pod that the agent of a node has, oldest first; none from an older agent.
 
         Raises:
             UsageUnknown: it cannot be read.

@@ -117,7 +117,7 @@ class UsageFeed:
         return [each for each in self._earlier.get(line, ()) if now - KEPT_S <= each.at < until] + own
 
     def _follow(self, name: str, for_s: float) -> _Followed:
-        """Follow a node for a while."""
+        """Poll a node for ``for_s`` seconds from now."""
         now_s = time.monotonic()
         if name not in self._followed and len(self._followed) >= MOST_NODES:
             del self._followed[min(self._followed, key=lambda each: self._followed[each].looked_s)]
@@ -128,7 +128,7 @@ class UsageFeed:
         return followed
 
     def _forget(self, now_s: float) -> None:
-        """Follow no longer what nobody has looked at for long."""
+        """Stop following nodes that no viewer has looked at for long."""
         self._followed = {name: each for name, each in self._followed.items() if each.until_s > now_s}
         self._meter.keep(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:

@@ -1,7 +1,7 @@
 """Authorizes viewers of a page in the cluster: each sees the names that its token may list.
 
-The API server says whose a token is (TokenReview) and what that user may list (SubjectAccessReview), and is asked again
-while somebody looks: whoever loses a right loses the sight of what it showed. No token leaves this process otherwise.
+The API server says whose a token is (TokenReview) and what that user may list (SubjectAccessReview). It is asked again
+while the page is open, so a viewer who loses a right no longer sees the names. Tokens are sent to nobody else.
 
 Names of pods that a viewer may not list are hidden. How large a block is, and whether it is reserved, stays: free
 memory would be wrong without it. What a node says is wrong is left out for who may not list all pods, since such
@@ -132,7 +132,7 @@ class Viewers:
         await asyncio.gather(*self._checks, return_exceptions=True)
 
     async def admit(self, token: str) -> str:
-        """Return the secret of a new session of whoever has this token.
+        """Return the secret of a new session for the user of this token.
 
         Raises:
             NotAdmitted: the API server does not know it, or its user may not list nodes.
@@ -179,7 +179,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Have it asked again what a viewer may see, and wait for that a little, unless it has failed of late."""
+        """Start a new check of a viewer's rights, and wait for it briefly, unless the last one failed recently."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
