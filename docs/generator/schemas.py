@@ -21,7 +21,6 @@ _RECORDS: Final = {
     "explain": "gputile.tools.simulator.explanation.ExplainAnswer",
     "inspect": "gputile.cli.answers.InspectAnswer",
     "selftest-isolation": "gputile.cli.commands.selftest.IsolationAnswer",
-    "selftest-symbols": "gputile.cli.commands.selftest.SymbolsAnswer",
     "simulate": "gputile.cli.answers.SimulateAnswer",
     "status": "gputile.tools.views.status.Installation",
     "top": "gputile.tools.web.top_rows.TopAnswer",

@@ -22,6 +22,7 @@ from gputile.kube.errors import (
     Forbidden,
     Gone,
     KubeError,
+    NotFound,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -51,6 +52,7 @@ class ReflectorSettings:
     ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
     ``list_seconds``. A watch lasts ``watch_seconds`` (lowest and highest, drawn anew each time so that the agents of a
     cluster do not come back together) and is given up ``margin`` seconds later if the API server has not ended it.
+    A kind that is not installed counts as empty, and is listed again after ``absent_seconds``; 0: that is an error.
     """
 
     query: Query = field(default_factory=dict)
@@ -58,6 +60,7 @@ class ReflectorSettings:
     list_seconds: float = 60.0
     watch_seconds: tuple[int, int] = (290, 590)
     margin: float = 30.0
+    absent_seconds: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -132,6 +135,10 @@ class Reflector(Generic[T]):
             self._failures += 1
             return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
+            if isinstance(error, NotFound) and self._settings.absent_seconds:
+                self._version = ""
+                self._on_event(Replaced([]))
+                return self._settings.absent_seconds
             log.warning("%s; trying again", error)
             self.trouble = error
             if not _resumable(error):

@@ -19,7 +19,6 @@ SCHEMAS: Final[Mapping[str, str]] = {
     "explain": "What explain -o json prints.",
     "inspect": "What inspect -o json prints.",
     "selftest-isolation": "What selftest isolation -o json prints.",
-    "selftest-symbols": "What selftest symbols -o json prints.",
     "simulate": "What simulate -o json prints.",
     "status": "What status -o json prints.",
     "top": "What top -o json prints.",
