@@ -170,7 +170,7 @@ class Controller:
         gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: self.not_ready() is None)
         registry.counter(
             "gputile_controller_failed_writes",
-            "Writes to the API server that failed and were tried again, since the start.",
+            "Failed writes to the API server since the start; each is retried.",
             lambda: self.nodes.queue.failures + self.gangs.failures + self._requester.failures,
         )
         self._export_gangs(registry)
@@ -180,38 +180,38 @@ class Controller:
     def _export_gangs(self, registry: MetricsRegistry) -> None:
         gauge, gangs, reports, leads = registry.gauge, self.gangs, self._planner.reports, self.election.leads
         gauge(
-            "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
+            "gputile_controller_gangs_waiting", "Gangs with pods that have no reservation yet.", lambda: gangs.waiting
         )
         registry.labelled(
             "gputile_controller_gangs",
-            "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
+            "Gangs with unbound pods, by the reason of the gang's latest event.",
             "state",
             lambda: [(state, reports.states()[state] if leads() else 0) for state in STATES],
         )
         gauge(
             "gputile_controller_gangs_waiting_since_timestamp_seconds",
-            "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
+            "Start of the longest wait of a gang without GPUs, Unix time; 0 if no gang waits.",
             lambda: reports.waiting_since() if leads() else 0.0,
         )
         registry.counter(
             "gputile_controller_gang_plans",
-            "Gangs for whose pods GPUs were reserved, since the start.",
+            "Gangs that were given reservations since the start.",
             lambda: gangs.planned,
         )
         evictions = self._planner.evictions
         registry.counter(
             "gputile_controller_evictions",
-            "Pods that were evicted for pods and gangs of higher priority, since the start.",
+            "Pods evicted for pods and gangs of higher priority since the start.",
             lambda: evictions.accepted,
         )
         registry.counter(
             "gputile_controller_evictions_refused",
-            "Evictions that the API server refused, since the start.",
+            "Evictions that the API server refused since the start.",
             lambda: evictions.refused,
         )
         gauge(
-            "gputile_controller_places_kept",
-            "Pods that have GPUs reserved and are not bound yet.",
+            "gputile_controller_reserved_pods",
+            "Unbound pods with a reservation.",
             lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 
@@ -219,17 +219,17 @@ class Controller:
         gauge, silent, ledger = registry.gauge, self._silent_nodes, self.cluster_state.ledger
         registry.counter(
             "gputile_controller_taint_writes",
-            "GPU taints that were set or removed, since the start.",
+            "GPU taints that were set or removed since the start.",
             lambda: self.nodes.tainted,
         )
         gauge(
             "gputile_controller_nodes_requested",
-            "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
+            "Nodes that are requested from the autoscaler by placeholder pods.",
             lambda: self._requests.placeholders.counts().total() if self.election.leads() else 0,
         )
         gauge(
             "gputile_controller_pods_without_node_type",
-            "Pods without a place that no node type could take, in the last round.",
+            "Pending pods that fit no node type, in the last round.",
             lambda: self._requests.refused if self.election.leads() else 0,
         )
         gauge(
@@ -239,12 +239,12 @@ class Controller:
         )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
-            "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
+            "When the oldest of these conditions became True, Unix time; 0 if no node has it.",
             lambda: min(silent.since(), default=0.0),
         )
         registry.labelled(
             "gputile_controller_nodes_by_unit",
-            "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
+            "GPU nodes by the memory unit in force, in MiB. It shows the progress of a change of the unit.",
             "unit_mib",
             lambda: [(str(unit), number) for unit, number in units_in_force(ledger).items()],
         )

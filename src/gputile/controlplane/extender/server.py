@@ -152,28 +152,28 @@ class Extender:
         gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: self.not_ready() is None)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
-        gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge("gputile_ledger_bookings", "Pods with booked GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         self._capacity.export(registry)
         registry.labelled(
             "gputile_extender_pending_pods",
-            "Pods that ask for GPUs and have no node yet, by what they wait for.",
+            "Pending GPU pods by reason.",
             "reason",
             self._pending.counts,
         )
         registry.labelled(
             "gputile_extender_pending_since_timestamp_seconds",
-            "Since when the pod has waited that has waited longest, by what for, Unix time; 0 where none waits.",
+            "Start of the longest wait of a pending GPU pod, by reason, Unix time; 0 if none is pending.",
             "reason",
             self._pending.since,
         )
         gauge(
-            "gputile_ledger_unconfirmed",
+            "gputile_ledger_unconfirmed_bindings",
             "Bindings that the watch has not confirmed yet.",
             lambda: len(ledger.overdue(self._clock.monotonic(), 0)),
         )
         gauge(
             "gputile_ledger_overallocated_gpus",
-            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes allocations.",
             lambda: overallocated_gpus(ledger),
         )
 

@@ -53,7 +53,7 @@ class WebhookMetrics:
         )
         self.refusals = Counter(
             "gputile_webhook_refusals_total",
-            "Rules that refused pods broke, by name.",
+            "Broken rules of refused pods, by rule.",
             ["rule"],
             registry=self.registry,
         )
