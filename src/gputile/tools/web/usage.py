@@ -287,4 +287,4 @@ def _quoted(answer: bytes) -> str:
 
 
 def _said(error: Exception) -> str:
-    return error.said if isinstance(error, ApiError) and error.said else str(error)
+    return error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
