@@ -273,7 +273,7 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "given", "code", "why"),
     [
-        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, answer(token="t"), 0, "speaks"),
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, answer(token="t"), 0, "uses"),
         ({"interactiveMode": "Always"}, answer(token="t"), 0, "terminal"),
         ({"command": "./absent", "installHint": "install it"}, answer(token="t"), 0, "install it"),
         ({}, answer(token="t"), 3, "status 3"),

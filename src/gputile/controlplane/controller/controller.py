@@ -33,7 +33,7 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
@@ -298,7 +298,7 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, reloader.stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
             async with asyncio.TaskGroup() as group:
                 for server in servers:

@@ -35,7 +35,7 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.kube.writes import reference_to
-from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, holding
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import LoopLag
 
@@ -218,7 +218,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             address = f"{settings.host}:{settings.port}"
             log.info("extender starts", extra={"address": address, "identity": settings.identity})
             tls = TlsReloader(settings.tls, servers[0].use_tls) if settings.tls else None

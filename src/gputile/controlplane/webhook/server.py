@@ -23,7 +23,7 @@ from gputile.support.http_server import (
     BodyReader,
     Server,
     ServerLimits,
-    holding,
+    bound_ports,
     monitoring_routes,
     routed,
 )
@@ -140,7 +140,7 @@ class Webhook:
         health = Server(self._health, "--health-port", settings.host, settings.health_port, limits)
         reviews = Server(self.app, "--port", settings.host, settings.port, limits)
         reviews.use_tls(self.certificates.context)
-        with holding(health, reviews):
+        with bound_ports(health, reviews):
             await self._answer(health, reviews, settings.drain_seconds)
 
     async def _answer(self, health: Server, reviews: Server, drain_seconds: float) -> None:
