@@ -171,7 +171,7 @@ LIST: Final = b'{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":['
 LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "html": (plain(200, HTML), 2, "is this an API server?"),
     "login": (plain(302, b"", Location="http://127.0.0.1:1/login"), 1, "this is not an API server"),
-    "empty": (plain(200, b""), 2, "(it is empty, and no JSON): is this an API server?"),
+    "empty": (plain(200, b""), 2, "(it is empty, not JSON): is this an API server?"),
     "half": (plain(200, LIST), 2, "(it is not JSON: Input data was truncated; it begins '{"),
     "nested": (plain(200, b"[" * 100_000), 2, "(must be a mapping, is a list; it begins"),
     "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "it asks clients to wait 3,600 s"),
