@@ -1,4 +1,4 @@
-"""Reads the description of a GPU node pool (``kind: NodePool``), and reports all mistakes at once."""
+"""Reads the description of a GPU node pool (``kind: NodePool``), and reports all errors at once."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ AUTOSCALERS: Final = get_args(Autoscaler)
 
 
 class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+    """A section of the description; an unknown field is an error, because it may be a typing error."""
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """The GPUs of a node, as its agent will report them."""
+        """A node's GPUs as its agent will report them."""
         mib = parse_mib(self.gpus.memory)
         return tuple(Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))
 
@@ -94,7 +94,7 @@ class DescriptionError(ValueError):
 
 
 def load_nodepool(data: Any) -> NodePool:
-    """Return the description in ``data``, what a YAML parser made of the file.
+    """Validate a parsed YAML description.
 
     Raises:
         DescriptionError: it cannot be used.
@@ -158,7 +158,7 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
-    """Yield the labels that contradict the description, or that no kubelet takes; the rest of it has to be valid."""
+    """Yield problems of the labels: those that contradict the description, and those that a kubelet refuses."""
     known = joining_labels(pool) | agent_labels(pool)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
@@ -172,12 +172,12 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels that the nodes join with (M11), those of their model included where it is described."""
+    """Return gputile's labels with which the nodes register (M11), including those of a described GPU model."""
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
     if pool.gpus.model:
-        # A kubelet does not take labels of kubernetes.io that it does not know; the agent sets that one.
+        # A kubelet refuses labels of kubernetes.io that it does not know; the agent sets that one.
         labels |= {key: value for key, value in model_labels(pool.devices).items() if key != LEGACY_MODEL_LABEL}
     return labels
 

@@ -1,7 +1,7 @@
-"""Builds a trace's cluster on the ledger and the placement engine that decide in a real one.
+"""Builds a trace's cluster on the ledger and the placement engine of a live cluster.
 
-A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has a thousand memory units, and
-a pod for n whole GPUs asks for all units of n GPUs: the ledger then books what the trace means.
+A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has 1,000 memory units, and a
+pod for n whole GPUs requests all units of n GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,10 @@ MOST_PODS_PER_GPU = 1024
 
 
 class ReplayCluster:
-    """The nodes of a trace, empty at first. Rows are in the order in which nodes win ties: row 0 first.
+    """The nodes of a trace, without pods at first. Of equal nodes the one in the lowest row wins.
 
-    ``gpus`` is how many GPUs each node has [nodes], ``allowed`` which nodes have a GPU model that each of ``shapes``
-    accepts [shapes, nodes]. With ``claims`` nodes give their GPUs by claims, and so kube-scheduler chooses GPUs.
+    ``gpus`` is the number of GPUs of each node [nodes], ``allowed`` whether a node has a GPU model that a shape accepts
+    [shapes, nodes]. With ``claims`` the nodes serve claims, so kube-scheduler chooses GPUs.
     """
 
     def __init__(
@@ -87,33 +87,33 @@ class ReplayCluster:
         return self.ledger.node_arrays.host_mib[: len(self.gpus)]
 
     def free(self, rows: Int64 | slice = slice(None)) -> Int64:
-        """Return what is free on each GPU of ``rows``, in milli-GPU: shape [rows, GPUs], 0 where there is no GPU."""
+        """Return the free milli-GPU of each GPU of ``rows``: shape [rows, GPUs], 0 for missing GPUs."""
         arrays, count = self.ledger.node_arrays, len(self.gpus)
         free: Int64 = (arrays.total[:count][rows] - arrays.used[:count][rows]) // SMALLEST_UNIT_MIB
         return free
 
     def request(self, index: int) -> Request | None:
-        """Return what a pod of ``shapes[index]`` asks of GPUs."""
+        """Return the GPU request of a pod of ``shapes[index]``."""
         return self._requests[index]
 
     def pod(self, uid: str, index: int, row: int | None = None) -> Pod:
-        """Return a pod of ``shapes[index]``; with ``row`` it is bound to that node."""
+        """Make a pod of ``shapes[index]``, bound to the node in ``row`` if it is given."""
         pod = self._pods_by_shape[index]
         meta = msgspec.structs.replace(pod.metadata, name=uid, uid=uid)
         spec = pod.spec if row is None else msgspec.structs.replace(pod.spec, node_name=_name(row))
         return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
     def admits(self, index: int) -> Bool:
-        """Return on which nodes kube-scheduler's own filters let a pod of ``shapes[index]``: shape [nodes].
+        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]``: shape [nodes].
 
-        They check models, CPU and memory, but not whether GPUs are free.
+        They check models, CPU and memory, but not free GPUs.
         """
         shape = self.shapes[index]
         admits: Bool = self.allowed[index] & (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
         return admits
 
     def fits(self, index: int, rows: Int64) -> Bool:
-        """Return on which of ``rows`` a pod of ``shapes[index]`` fits, GPUs included: shape [rows]."""
+        """Return which of ``rows`` a pod of ``shapes[index]`` fits, with its GPUs: shape [rows]."""
         shape = self.shapes[index]
         fit: Bool = self.admits(index)[rows]
         if shape.gpus:
@@ -121,7 +121,7 @@ class ReplayCluster:
         return fit
 
     def book(self, uid: str, index: int, row: int) -> None:
-        """Put a pod on a node, on the GPUs that the placement engine chooses."""
+        """Book a pod on a node, on the GPUs that the placement engine chooses."""
         request = self._requests[index]
         if request is None:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
@@ -132,7 +132,7 @@ class ReplayCluster:
         self._assume(uid, index, request, decision)
 
     def book_on(self, uid: str, index: int, row: int, gpus: Sequence[int]) -> None:
-        """Put a pod on these GPUs of a node."""
+        """Book a pod on these GPUs of a node."""
         request, info = self._requests[index], self.ledger.node_info(row)
         if request is None or info is None:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
@@ -152,11 +152,10 @@ class ReplayCluster:
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
-    """Return what is free after each way to place the pod, and which of the ways are possible.
+    """Return the free amounts after each possible placement of the pod, and which placements are possible.
 
-    ``free`` has the shape [nodes, GPUs]. A pod with one GPU has a way for every GPU: [nodes, ways, GPUs] and [nodes,
-    ways].
-    Others have one way: none of the GPUs, or the first ones that are free enough.
+    ``free`` has the shape [nodes, GPUs], the results [nodes, placements, GPUs] and [nodes, placements]. A pod with one
+    GPU has a placement for each GPU. Other pods have one: no GPU, or the first ones that are free enough.
     """
     if shape.gpus == 1:
         ways = free[:, None, :] - shape.milli * np.eye(free.shape[1], dtype=np.int64)

@@ -1,9 +1,8 @@
-"""Replays pods that leave again: creation and deletion times of the trace itself, its load scaled.
+"""Replays pods that end, with the creation and deletion times of the trace and a scaled load.
 
-The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay takes several copies
-of the trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak
-demand, counted as if no pod were ever refused, is ``load`` times the GPUs. A pod runs as long as in the trace, from its
-start on.
+The published trace uses 1 % of the cluster at any time. To load the cluster, the replay takes several copies of the
+trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak demand
+is ``load`` times the GPUs, as if no pod ever waited. A pod runs as long as in the trace.
 """
 
 import heapq
@@ -29,7 +28,7 @@ TURNOVER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pods by the time at which they come: arrays of shape [arrivals]."""
+    """Pods in the order of their arrival: arrays of shape [arrivals]."""
 
     pods: Int64
     """Index of each pod's shape."""
@@ -40,7 +39,7 @@ class Schedule:
 
 
 class Stay(msgspec.Struct, frozen=True, rename="camel"):
-    """What a replay with departures measured, until the last pod came."""
+    """The result of a replay with departures, until the last arrival."""
 
     workload: Annotated[str, described("Which workload of the trace.")]
     policy: Annotated[str, described("Which placement policy.")]
@@ -58,10 +57,10 @@ class Stay(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw the order and the times in which pods arrive: ``load`` is the demand at the peak, as a part of all GPUs.
+    """Draw the order and times of arrivals; ``load`` is the peak demand as a fraction of all GPUs.
 
     Raises:
-        TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
+        TraceError: the workload has no times, requests no GPU, or needs too many arrivals.
     """
     if workload.lifetime is None:
         raise TraceError(f"workload {workload.name}: its file has no creation_time and deletion_time")
@@ -98,10 +97,9 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 
 
 def replay(placer: Placer, schedule: Schedule) -> Float64:
-    """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
+    """Return the start time of each pod in seconds; infinity if it had not started at the last arrival.
 
-    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
-    arrival.
+    A pod that fits nowhere waits. When a pod ends, waiting pods are tried on its node in the order of their arrival.
     """
     return _Run(placer, schedule).play()
 
@@ -111,7 +109,7 @@ class _Run:
         self._placer, self._schedule = placer, schedule
         shapes = placer.cluster.shapes
         self._started = np.full(len(schedule.pods), np.inf)
-        self._running: list[tuple[float, int, int]] = []  # until when, the pod, the row of its node
+        self._running: list[tuple[float, int, int]] = []  # end, pod, row of its node
         self._waiting: list[deque[int]] = [deque() for _ in shapes]
         self._waits = np.zeros(len(shapes), np.bool_)
         self._room = _FittingShapes(placer.cluster)
@@ -122,7 +120,7 @@ class _Run:
                 self._leave()
             index = int(self._schedule.pods[pod])
             self._placer.arrive(str(pod), index)
-            # No pod overtakes another one of the same shape.
+            # No pod starts before an earlier one of the same shape.
             if self._waits[index] or not self._start(pod, now):
                 self._waiting[index].append(pod)
                 self._waits[index] = True
@@ -139,7 +137,7 @@ class _Run:
     def _leave(self) -> None:
         now, gone, row = heapq.heappop(self._running)
         self._placer.cluster.release(str(gone))
-        # Nothing became free elsewhere: a waiting pod fits this node or none.
+        # Nothing was released elsewhere, so a waiting pod fits this node or none.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
             index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
             self._start(self._waiting[index].popleft(), now)
@@ -147,7 +145,7 @@ class _Run:
 
 
 class _FittingShapes:
-    """Which shapes fit one node: the question of ``ReplayCluster.fits`` the other way round."""
+    """Finds the shapes that fit a node, the inverse of ``ReplayCluster.fits``."""
 
     def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
@@ -164,7 +162,7 @@ class _FittingShapes:
 
 
 def summary(workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64) -> Stay:
-    """Summarise a replay, up to the time at which the last pod came. ``started`` is what ``replay`` returned."""
+    """Summarise a replay up to the last arrival. ``started`` is the result of ``replay``."""
     end = float(schedule.created[-1])
     gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[schedule.pods] / 1000
     asked = np.minimum(end - schedule.created, schedule.runtime)

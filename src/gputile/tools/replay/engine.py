@@ -1,6 +1,6 @@
-"""Replays arrivals with gputile's own policies, and with published ones to compare.
+"""Replays arrivals with gputile's policies and with published ones.
 
-A pod goes to the best node that fits, of equal ones to that of the lowest rank; nothing leaves.
+A pod is placed on the best node that it fits, and on the lowest row of equal ones; no pod leaves.
 """
 
 from collections import Counter
@@ -26,24 +26,24 @@ TYPICAL_COVER = 0.95
 
 
 class Placer(Protocol):
-    """What decides where the pods of a replay go."""
+    """Places the pods of a replay."""
 
     cluster: ReplayCluster
 
     def arrive(self, uid: str, index: int) -> None:
-        """Note that a pod of ``cluster.shapes[index]`` has come, before it is placed."""
+        """Observe that a pod of ``cluster.shapes[index]`` has arrived, before it is placed."""
         ...
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None where it fits nowhere."""
+        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None if it fits nowhere."""
         ...
 
 
 class LivePlacer:
-    """Decides as a live cluster does: kube-scheduler's filters, the extender's scores, choice of GPUs and booking.
+    """Places pods as a live cluster does: kube-scheduler's filters, then the extender's scores, GPUs and booking.
 
     If ``ranked``, the extender ranks nodes for pods without GPUs too (``PlacementEngine.rank_without_gpus``); otherwise
-    kube-scheduler spreads them by its own scores. With the policy packing it learns from each pod before placing it.
+    kube-scheduler's own scores spread them. The policy packing learns from each pod before it is placed.
     """
 
     def __init__(self, cluster: ReplayCluster, *, ranked: bool = True) -> None:
@@ -76,7 +76,7 @@ class LivePlacer:
 
 
 def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
-    """Return what kube-scheduler's defaults give a pod without GPUs on each node: shape [nodes].
+    """Return kube-scheduler's default scores of each node for a pod without GPUs: shape [nodes].
 
     The scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation, 0 to 100 each, as of v1.36.
     """
@@ -88,15 +88,15 @@ def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
 
 
 class ReferencePolicy(Protocol):
-    """A published policy, which orders the nodes that fit a pod.
+    """A published policy, which orders the nodes that a pod fits.
 
-    ``lasting`` says whether a score of a node holds until something on the node changes.
+    ``lasting``: a node's score stays the same until something on the node changes.
     """
 
     lasting: bool
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the score of each of ``rows``, which the pod fits, and the GPU for a pod with one. Shapes [rows].
+        """Return scores of ``rows``, all of which the pod fits, and the GPUs for a pod with one: shapes [rows].
 
         Higher is better.
         """
@@ -104,7 +104,7 @@ class ReferencePolicy(Protocol):
 
 
 class ReferencePlacer:
-    """Places by a published policy; scores only nodes that changed since a pod of the same shape last came."""
+    """Places pods by a published policy; scores only nodes that changed since the last pod of the same shape."""
 
     def __init__(self, cluster: ReplayCluster, policy: ReferencePolicy) -> None:
         self.cluster = cluster
@@ -115,7 +115,7 @@ class ReferencePlacer:
         self._seen = [-1] * len(cluster.shapes)
 
     def arrive(self, uid: str, index: int) -> None:
-        """Do nothing: a published policy learns nothing from pods that come."""
+        """Do nothing: published policies do not learn from arrivals."""
 
     def place(self, uid: str, index: int) -> int | None:
         """Book a pod on the best node; return its row."""
@@ -147,7 +147,7 @@ class ReferencePlacer:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How the cluster filled: arrays of shape [arrivals], in milli-GPU."""
+    """Demand and allocation after each arrival: arrays of shape [arrivals], in milli-GPU."""
 
     arrived: Int64
     used: Int64
@@ -156,7 +156,7 @@ class Curve:
 
     @property
     def failed(self) -> int:
-        """Pods that fitted nowhere."""
+        """The number of pods that fitted nowhere."""
         return int((~self.placed).sum())
 
 
@@ -169,7 +169,7 @@ def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
 
 
 def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[int]:
-    """Place one pod after the other; yield the row of its node, or -1 where it failed."""
+    """Place one pod after the other; yield the row of its node, or -1 if it failed."""
     for number, index in enumerate(workload.shape[arrivals.pods].tolist()):
         placer.arrive(str(number), index)
         row = placer.place(str(number), index)
@@ -177,7 +177,7 @@ def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[in
 
 
 class Random:
-    """A node that fits, and a GPU that fits on it, each uniformly at random, drawn anew for every pod."""
+    """A random node that the pod fits, and a random GPU of it."""
 
     lasting = False
 
@@ -192,12 +192,12 @@ class Random:
 
 
 class BestFit:
-    """The node with the least left over: int(100 (1 - (left CPU / 128000 + left milli-GPU / 8000) / 2))."""
+    """The node with the least remainder: int(100 (1 - (left CPU / 128000 + left milli-GPU / 8000) / 2))."""
 
     lasting = True
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the published score; the GPU is the fullest that fits."""
+        """Return the published score; the GPU is the fullest one that the pod fits."""
         left_cpu = cluster.cpu[rows] - shape.cpu
         free = cluster.free(rows)
         left_gpu = free.sum(axis=1) - shape.demand
@@ -224,7 +224,7 @@ class Fgd:
         count, number, width = ways.shape
         left = np.repeat(cluster.cpu[rows] - shape.cpu, number)
         later = self._fragments.of(left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0))
-        # Sums in another order differ in the last digits, and a difference of nothing scores 49 instead of 50.
+        # Sums in another order differ in the last digits, so that no difference would score 49 instead of 50.
         gain = np.round(before[:, None] - later.reshape(count, number), 6)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
         gpus = scores.argmax(axis=1)
@@ -232,10 +232,10 @@ class Fgd:
 
 
 class Fragments:
-    """How much of a node's free GPU the typical pods of a workload cannot use.
+    """Computes how much of a node's free GPUs the typical pods of a workload cannot use.
 
-    Typical pods are the distinct (CPU, milli-GPU, GPUs, models) by falling count until ``TYPICAL_COVER`` of the pods
-    are covered, their shares renormalised.
+    Typical pods are the most frequent (CPU, milli-GPU, GPUs, models) that cover ``TYPICAL_COVER`` of the pods, with
+    their shares normalised.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -262,7 +262,7 @@ class Fragments:
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
-        """Return F of each node, in milli-GPU, from its free CPU, free milli-GPU [nodes, GPUs] and ``allowed``."""
+        """Return the fragmentation F of each node in milli-GPU; ``free`` is milli-GPU [nodes, GPUs]."""
         total = free.sum(axis=1)
         enough = free[:, None, :] >= self._milli[:, None]
         usable = np.where(enough, free[:, None, :], 0).sum(axis=2)

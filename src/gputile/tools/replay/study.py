@@ -1,4 +1,4 @@
-"""Runs many replays side by side, one a process."""
+"""Runs many replays in parallel processes."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ POINTS = (95, 100, 130)
 
 
 class ReplayResult(msgspec.Struct, frozen=True, rename="camel"):
-    """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
+    """The result of a replay: ``allocated`` percent of the cluster's GPUs, by the percent that had arrived."""
 
     workload: Annotated[str, described("Which workload of the trace.")]
     policy: Annotated[str, described("Which placement policy.")]
@@ -72,10 +72,10 @@ POLICIES = (*_REFERENCES, *_LIVE)
 def make_placer(
     name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int, *, ranked: bool = True
 ) -> Placer:
-    """Return what places pods by a policy, on an empty cluster.
+    """Return the placer of a policy on an empty cluster.
 
-    gputile's own policies see the nodes only, and ``packing`` learns the workload as it arrives; FGD knows all of it.
-    ``ranked`` is whether gputile's own rank nodes for pods without GPUs too.
+    ``packing`` learns the workload as it arrives; FGD knows it from the start. ``ranked``: gputile's policies rank
+    nodes for pods without GPUs too.
     """
     if name in _LIVE:
         return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked)
@@ -89,7 +89,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One replay to do; it travels to a process that reads the trace by itself."""
+    """A replay for another process, which reads the trace itself."""
 
     trace: Path
     workload: str
@@ -111,7 +111,7 @@ def _placer(task: Task, nodes: Nodes, workload: Workload, arrivals: Arrivals) ->
 
 
 def measure(task: Task) -> ReplayResult:
-    """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
+    """Replay arrivals without departures; seconds are CPU time, which does not depend on other processes."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve = replay(_placer(task, nodes, workload, arrivals), workload, arrivals)
@@ -121,7 +121,7 @@ def measure(task: Task) -> ReplayResult:
 
 
 def measure_departures(task: Task) -> Stay:
-    """Replay pods that leave again."""
+    """Replay pods that end."""
     nodes, workload, arrivals = _read(task)
     schedule = departures.schedule(nodes, workload, task.seed, task.load)
     started = time.process_time()
@@ -133,10 +133,10 @@ def measure_departures(task: Task) -> Stay:
 
 
 def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) -> Iterator[Outcome]:
-    """Do the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
+    """Run the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
 
-    ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads. An interrupt from
-    the terminal does not reach them: the parent process ends them, and where it cannot they see that it has gone.
+    ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads. They ignore an
+    interrupt from the terminal: the parent ends them, and they end by themselves if it is gone.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
@@ -154,7 +154,7 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, however that ends: nobody else would take it from its queue."""
+    """End this process when its parent has ended in any way; otherwise it would wait for its queue for ever."""
     parent = parent_process()
     if parent is not None:
         Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
@@ -167,12 +167,12 @@ def _end_after(sentinel: int) -> None:
 
 @contextmanager
 def _signals_put_off() -> Iterator[None]:
-    """Delay the signals that end programs until after the block; what it starts does not get those of a terminal.
+    """Block the signals that end programs within the block, also for the processes that it starts.
 
     A process that is only half started is not yet in the list of those to end, and would print a traceback.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    ensure_running()  # Python's tracker of resources, which inherits the mask; starting it unblocks SIGINT here
+    ensure_running()  # the resource tracker inherits the mask; its start unblocks SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reads the files of a trace: nodes, pods, and the orders in which pods arrive and ties are broken."""
+"""Reads the files of a trace: nodes, pods, the order of arrivals, and the order that breaks ties."""
 
 import csv
 import io
@@ -33,12 +33,12 @@ _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 class TraceError(Exception):
-    """A trace that cannot be read; the text says what is expected where."""
+    """The trace cannot be read; the text names the file and the expected content."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """What a pod asks for; pods of one shape are alike to every policy."""
+    """The requests of a pod; policies do not distinguish pods of the same shape."""
 
     cpu: int
     """Milli-CPU."""
@@ -52,7 +52,7 @@ class PodShape:
 
     @property
     def demand(self) -> int:
-        """Milli-GPU asked for."""
+        """The requested milli-GPU."""
         return self.gpus * self.milli
 
 
@@ -86,7 +86,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One order of arrival and the order in which nodes win ties."""
+    """An order of arrivals, and the order in which nodes win ties."""
 
     pods: Int64
     """Indices of pods, in the order of their arrival."""
@@ -159,7 +159,7 @@ def read_workload(directory: Path, name: str) -> Workload:
 
 
 def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Read the orders that the trace gives for a seed; draw what it does not give.
+    """Read the orders of a seed from the trace; draw those that it does not have.
 
     Raises:
         TraceError: a file of orders is broken, or no order can be drawn.
@@ -176,10 +176,10 @@ def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) 
 
 
 def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Draw an order: every pod once, then pods at random until ``INFLATION`` of the GPUs has been asked for.
+    """Draw an order: every pod once, then random pods until ``INFLATION`` of the GPUs has been requested.
 
     Raises:
-        TraceError: no pod asks for a GPU, or they ask for so little that too many would arrive.
+        TraceError: no pod requests a GPU, or they request so little that too many would arrive.
     """
     rng = np.random.default_rng(seed)
     rank = rng.permutation(len(nodes.gpus))
@@ -211,7 +211,7 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
 
 
 def _sequence(path: Path, seed: int) -> Int64 | None:
-    """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
+    """Return the integers of the line of a seed; None if the file or the line does not exist."""
     if not path.is_file():
         return None
     for number, line in enumerate(_text(path).splitlines(), 1):
@@ -233,7 +233,7 @@ def _text(path: Path) -> str:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Return the lines of a file; each has its number under "line", the header is 1."""
+    """Return the lines of a file, each with its number under "line"; the header is line 1."""
     try:
         reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey="more", restval="", strict=True)
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
