@@ -94,7 +94,7 @@ def decide_mode(
             current,
             (node_condition(ConditionType.MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition),
         )
-    text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
+    text = f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a moment"
     return ModeDecision(
         current,
         (node_condition(ConditionType.MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition),
@@ -207,7 +207,7 @@ def node_config_of(
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:
-        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
+        withheld = f"another device plugin serves the GPUs of this node ({other_plugin})"
     elif effective_mode.mode is Mode.MPS and mps_problem is not None:
         withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)

@@ -61,7 +61,7 @@ class AllocationRules:
         if resource in SHARED_RESOURCES and not reused:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
         if taken:
-            raise Occupied(f"device IDs are held by pod {taken[0].key} already")
+            raise Occupied(f"device IDs are already allocated to pod {taken[0].key} already")
         if resource in SHARED_RESOURCES:
             self._check_room(pod_devices, by_uuid)
         self._check_company(pod_devices, by_uuid)
@@ -106,11 +106,11 @@ class AllocationRules:
         if self.node_config.replicated and not devices.resource.startswith(MIG_PREFIX):
             return None
         if devices.resource not in SHARED_RESOURCES:
-            return f"{who}: delete one of the two pods, so that it is admitted anew"
+            return f"{who}: delete one of the two pods, so that it is admitted again"
         try:
             self._check_room(pod_devices, by_gpu(devices.ids))
         except AllocationConflict as error:
-            return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
+            return f"{who}, and {error}: delete one of the two pods, so that it is admitted again"
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:

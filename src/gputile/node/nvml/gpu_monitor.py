@@ -26,7 +26,7 @@ READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that ch
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
-NOT_PROBED: Final = Problem(ConditionReason.STARTING, "the GPUs have not been looked at yet")
+NOT_PROBED: Final = Problem(ConditionReason.STARTING, "the GPUs have not been checked yet")
 NO_INVENTORY: Final = Inventory(gpus=())
 
 
