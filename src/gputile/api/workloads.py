@@ -1,4 +1,4 @@
-"""Defines further objects with the fields that gputile reads: workloads, Leases, PodGroups, budgets, Events."""
+"""Defines further Kubernetes objects with only the fields that gputile reads: workloads, Leases, Events."""
 
 from typing import Final
 
