@@ -15,6 +15,7 @@ import msgspec
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -34,7 +35,11 @@ async def _measure() -> list[Result]:
     engine, _ = filled(NODES, PODS)
     cluster = cast(PodApi, None)  # nothing is bound here
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
+        engine,
+        Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)),
+        lambda _: None,
+        lambda: None,
+        evictable=EvictablePods(lambda _: False),
     )
     app = create_app(verbs, ExtenderMetrics(), ExtenderGate(_admit, lambda: ""))
     server = Server(app, "--port", "127.0.0.1", 0)

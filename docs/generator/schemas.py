@@ -23,7 +23,6 @@ _RECORDS: Final = {
     "replay": "gputile.tools.replay.study.ReplayResult",
     "replay-departures": "gputile.tools.replay.departures.Stay",
     "selftest-isolation": "gputile.cli.commands.selftest.IsolationAnswer",
-    "selftest-symbols": "gputile.cli.commands.selftest.SymbolsAnswer",
     "simulate": "gputile.cli.answers.SimulateAnswer",
     "status": "gputile.tools.views.status.Installation",
     "top": "gputile.tools.web.top_rows.TopAnswer",

@@ -53,7 +53,6 @@ from gputile.node.arbiter.agent_messages import (
     decode_line,
     encode_line,
 )
-from gputile.node.isolation.driver_symbols import NotADriver, functions
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
@@ -301,17 +300,6 @@ _KUBELET = _json(
 )
 
 
-def _elf() -> bytes:
-    """Return a library with one function: header, names, a symbol, and the sections of both (elf(5))."""
-    names, symbol = b"\0cuInit\0\0", struct.pack("<IBBHQQ", 1, 18, 0, 1, 0, 0)
-    sections = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, 64 + len(names), len(symbol), 0, 0, 8, len(symbol))
-    at = 64 + len(names) + len(symbol)
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at, 0, 64, 0, 0, 64, 2, 0)
-    return header + names + symbol + sections
-
-
 TARGETS: Mapping[str, Target] = {
     "agent-metrics": Target(agent_reading, (UnreadableMetrics,), (metrics_text({"a/p": 5}, {"a/p": 1.5}),)),
     "inventory": Target(_text(decode_inventory), (InventoryError,), (encode_inventory(_INVENTORY).encode(),)),
@@ -401,5 +389,4 @@ TARGETS: Mapping[str, Target] = {
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
-    "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),
 }

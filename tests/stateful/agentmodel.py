@@ -28,7 +28,6 @@ from gputile.api.well_known import (
     MODE_LABEL,
     Mode,
 )
-from gputile.core.devices.gpu_health import Health
 from gputile.kube.errors import (
     AnswerLost,
     Conflict,
@@ -72,6 +71,7 @@ from gputile.node.gateway.link import (
 )
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint

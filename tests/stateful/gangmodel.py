@@ -281,19 +281,6 @@ class Server(ApiServerWriter):
         )
         return self.store(bound)
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        fate = self.fate()
-        if fate == "crash":
-            raise Crash
-        if fate == "unreachable":
-            raise ConnectionFailed("no connection")
-        found = next((each for each in self.pods.values() if each.metadata.name == name), None)
-        if found is not None:
-            self.told.see(found)
-        else:
-            self.gone |= {uid for uid, each in self.told.pods.items() if each.metadata.name == name}
-        return found
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         raise AssertionError(f"all pods are of the same priority, and {name} is to leave")
 

@@ -361,7 +361,7 @@ def test_a_claim_that_was_made_anew_under_its_name_is_another_one(node: Claiming
 def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:
     claim = allocated("c", share(0, "1Gi"))
     node.cluster.claims[claim.key] = claim
-    NodeLock(node.paths.claim, "another").take()
+    NodeLock(node.paths.claim, "another").acquire()
     answered = node.do(node.driver.answer(Call(1, "NodePrepareResources", DRIVER, b"")))
     assert isinstance(answered, CallRefused)
     assert answered.code == "UNAVAILABLE"

@@ -13,7 +13,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -28,7 +28,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.ledger.events import (
@@ -121,14 +121,14 @@ def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
 
 
 class Meanwhile:
-    """What comes to a controller in the course of its rounds, by the queue through which all updates come.
+    """What comes to a controller in the course of its rounds, in order.
 
     What it hears counts as known to it once they are over (``heard``): the plans of a round, and the gates that it
     removes, are those of its beginning.
     """
 
     def __init__(self, machine: "Gangs", news: Sequence[tuple[int, str]]) -> None:
-        self.updates = UpdateQueue()
+        self.updates: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self.heard: list[Callable[[], None]] = []
         self._machine = machine
         self._told = machine.server.told
@@ -136,20 +136,25 @@ class Meanwhile:
 
     async def round(self, rounds: Rounds) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
-        taking = asyncio.create_task(self.updates.run())
+        taking = asyncio.create_task(self._take_updates())
         try:
             plans = await rounds.run_round()
-            await self.updates.drained()
+            await self.updates.join()
         finally:
             taking.cancel()
         assert plans.gangs is None or not plans.gangs.contradictions, plans.gangs.contradictions
+
+    async def _take_updates(self) -> None:
+        while True:
+            await (await self.updates.get())()
+            self.updates.task_done()
 
     async def compute(self, plan: Callable[[], RoundPlans]) -> RoundPlans:
         """Plan as the worker thread does; what comes meanwhile the controller hears before it writes."""
         plans = plan()
         for _ in range(10):
             self.active()
-        await self.updates.drained()
+        await self.updates.join()
         return plans
 
     def active(self) -> bool:
@@ -170,7 +175,7 @@ class Meanwhile:
                 if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
                     machine.schedule(uid)
         if what != "deposed":
-            self.updates.put(self._list if what == "list" else self._events)
+            self.updates.put_nowait(self._list if what == "list" else self._events)
 
     async def _events(self) -> None:
         machine = self._machine
@@ -425,7 +430,7 @@ class Gangs(RuleBasedStateMachine):
         meanwhile, woken = Meanwhile(self, news), list[bool]()
         keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: woken.append(True))
         planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
-        acting = Rounds(self.view, meanwhile.updates, planners, meanwhile.active, now, meanwhile.compute)
+        acting = Rounds(self.view, planners, meanwhile.active, now, meanwhile.compute)
 
         def fate() -> str:
             nonlocal ended

@@ -67,7 +67,6 @@ class ContainerPort(WireObject):
 
     host_port: int = 0
     protocol: str = ""
-    host_ip: str = msgspec.field(default="", name="hostIP")
 
 
 class Container(WireObject):

@@ -66,18 +66,10 @@ class MetaVictims(_ExtenderMessage):
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
-class Victims(_ExtenderMessage):
-    """As ``MetaVictims`` with whole pods, for an extender that is not nodeCacheCapable."""
-
-    pods: list[Pod] | None = None
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
-
-
 class ExtenderPreemptionArgs(_ExtenderMessage):
     """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate node."""
 
     pod: Pod
-    node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
 

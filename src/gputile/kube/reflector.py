@@ -20,6 +20,7 @@ from gputile.kube.errors import (
     Forbidden,
     Gone,
     KubeError,
+    NotFound,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -49,6 +50,7 @@ class ReflectorSettings:
     ``query`` selects objects (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
     ``list_seconds``. A watch lasts a random time within ``watch_seconds`` (minimum, maximum), so that the agents of a
     cluster do not reconnect at the same time. It is closed ``margin`` seconds later if the API server has not ended it.
+    A kind that is not installed has no objects, and is listed again after ``absent_seconds``; with 0 it is an error.
     """
 
     query: Query = field(default_factory=dict)
@@ -56,6 +58,7 @@ class ReflectorSettings:
     list_seconds: float = 60.0
     watch_seconds: tuple[int, int] = (290, 590)
     margin: float = 30.0
+    absent_seconds: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -130,6 +133,10 @@ class Reflector(Generic[T]):
             self._failures += 1
             return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
+            if isinstance(error, NotFound) and self._settings.absent_seconds:
+                self._version = ""
+                self._on_event(Replaced([]))
+                return self._settings.absent_seconds
             log.warning("%s; retrying", error)
             self.last_error = error
             if not _resumable(error):

@@ -10,8 +10,8 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
-from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
+from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container

@@ -21,7 +21,6 @@ SCHEMAS: Final[Mapping[str, str]] = {
     "replay": "What replay -o json prints.",
     "replay-departures": "What replay --scenario departures -o json prints.",
     "selftest-isolation": "What selftest isolation -o json prints.",
-    "selftest-symbols": "What selftest symbols -o json prints.",
     "simulate": "What simulate -o json prints.",
     "status": "What status -o json prints.",
     "top": "What top -o json prints.",

@@ -1,18 +1,15 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The worker thread only uses
-a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot is taken between two
-updates, so it never contains a part of a list. A plan for pods that have changed since is not written, and each write
-is conditional on the pod's version in the snapshot.
-
-Processing a list of the whole cluster takes many slices of the event loop. Updates and the snapshot wait for its end.
+a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot waits for the end of a
+list that is being applied. A plan for pods that have changed since is not written, and each write is conditional on the
+pod's version in the snapshot.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -26,34 +23,6 @@ from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequ
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes them
-
-
-class UpdateQueue:
-    """Applies one update after the other."""
-
-    def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
-        self._busy = asyncio.Lock()
-
-    def put(self, update: Callable[[], Awaitable[None]]) -> None:
-        self._waiting.put_nowait(update)
-
-    async def run(self) -> NoReturn:
-        while True:
-            update = await self._waiting.get()
-            async with self._busy:
-                await update()
-            self._waiting.task_done()
-            await asyncio.sleep(0)  # nothing above yields to the event loop while updates are queued
-
-    async def drained(self) -> None:
-        await self._waiting.join()
-
-    @asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """Hold updates back while the context lasts."""
-        async with self._busy:
-            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +51,12 @@ class Rounds:
     def __init__(
         self,
         state: ClusterState,
-        updates: UpdateQueue,
         planners: Planners,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
         compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = in_worker_thread,
     ) -> None:
-        self._state, self._updates = state, updates
-        self._active, self._unix_ns = active, unix_ns
+        self._state, self._active, self._unix_ns = state, active, unix_ns
         self._gangs, self._requests = planners.gangs, planners.requests
         self._compute = compute
         self._woken = asyncio.Event()
@@ -121,7 +88,7 @@ class Rounds:
 
     async def run_round(self) -> RoundPlans:
         """Plan and write a round; write nothing if this replica is no longer active."""
-        async with self._updates.paused():
+        async with self._state.listing:
             self._state.tick(self._unix_ns())
             snapshot = self._state.snapshot()
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS

@@ -149,9 +149,7 @@ class Extender:
         reflectors["poddisruptionbudgets"] = self._budgets
         reflectors |= self._claims
         export_reflectors(registry, "extender", reflectors)
-        gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: self.not_ready() is None)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
-        gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods with booked GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         self._capacity.export(registry)
         registry.labelled(

@@ -86,44 +86,27 @@ class ServingCertificate:
 
 
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
-    """Return a new certificate for ``names`` by a new authority, whose key is not stored.
+    """Return a new self-signed certificate for ``names``, which is its own authority.
 
     ``trusted`` are the authorities of the previous certificate, which other replicas may still serve.
     """
-    serial = x509.random_serial_number()
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook-ca {serial:040x}"[:64])])
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputile-webhook")])
-    signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
-    authority = (
-        _builder(issuer, issuer, signer.public_key(), now)
+    key, serial, pem = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number(), serialization.Encoding.PEM
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
         .serial_number(serial)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(identifier, critical=False)
-    )
-    serving = (
-        _builder(subject, issuer, key.public_key(), now)
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(pem)
     )
-    pem = serialization.Encoding.PEM
-    return ServingCertificate(
-        serving.sign(signer, hashes.SHA256()).public_bytes(pem),
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-        authority.sign(signer, hashes.SHA256()).public_bytes(pem) + trusted,
-    )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime
-) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
-    return builder.not_valid_before(now - SKEW).not_valid_after(now + LIFETIME)
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return ServingCertificate(certificate, private, certificate + trusted)
 
 
 def _general_name(name: str) -> x509.GeneralName:

@@ -1,6 +1,6 @@
 """Keeps reservations, and the plans that gave them.
 
-A reservation is a place that a pod was given, and that no Binding has taken yet.
+A reservation is a booking of GPUs for a pod that is not bound yet.
 """
 
 from collections.abc import Container, KeysView
@@ -11,7 +11,6 @@ from gputile.api.core import Pod
 from gputile.core.devices.allocation import Allocation, reservation_of
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.refusal import Refusal, ReservationRule
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
@@ -112,18 +111,13 @@ class PlanBookings:
     """The bookings that a plan gave, reserved and taken, by UID.
 
     ``begun`` are those whose pods are bound for certain, ``first`` those that begin the plan: one of a sound plan.
-    ``lost`` are reservations whose GPUs cannot be taken any more, as of the position ``judged`` in the ledger's
-    changes.
     """
 
     members: dict[str, Booking] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     first: dict[str, Booking] = field(default_factory=dict)
-    lost: dict[str, Refusal[ReservationRule]] = field(default_factory=dict)
-    judged: int = -1
 
     def copy(self) -> "PlanBookings":
-        """Return a copy for a snapshot of the ledger, whose changes are counted anew."""
         return PlanBookings(self.members.copy(), self.begun.copy(), self.first.copy())
 
 
@@ -158,7 +152,6 @@ class BookedPlans:
         del plan.members[uid]
         plan.begun.discard(uid)
         plan.first.pop(uid, None)
-        plan.lost.pop(uid, None)
         if not plan.members:
             del self._plans[booking.plan]
 

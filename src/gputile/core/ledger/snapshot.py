@@ -51,9 +51,8 @@ def overallocated_gpus(ledger: Ledger) -> int:
         info = ledger.node_info(row) if row is not None and booking.reserved else None
         if row is None or info is None:
             continue
-        position = {gpu.uuid: i for i, gpu in enumerate(info.inventory.gpus)}
         for share in booking.gpus:
-            i = position.get(share.uuid)
+            i = info.column(share.uuid)
             if i is not None:
                 held[row, i] -= booking.takes(share, int(arrays.total[row, i]), info.replicas)[0]
     return int(((held > arrays.total) & arrays.usable).sum())

@@ -6,7 +6,7 @@ first that are the hardest to place. Each gets free GPUs where there are any, an
 lowest that is enough is found by halving. In the end those victims stay after all whose GPUs nobody needs. All victims
 together are within the PodDisruptionBudgets.
 
-For each priority that is tried, at most ``victim_choice.MOST_NODES`` nodes are judged for each kind of pod, and after
+For each priority that is tried, at most ``_MOST_NODES`` nodes are judged for each kind of pod, and after
 each pod only those again that have changed.
 """
 
@@ -23,17 +23,18 @@ from gputile.core.ledger.events import Assumed, PodDeleted
 from gputile.core.scheduling.eviction_rules import (
     NOTHING,
     EvictionBudget,
-    EvictionLosses,
     EvictionRules,
     Loss,
+    eviction_loss,
     total_loss,
 )
-from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, hardness, kinds_of
+from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reserved_place import lost_reservation
-from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, VictimSearch, lowest_enough
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch, lowest_enough
 
 _SECOND = 10**9
+_MOST_NODES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,6 @@ class _Attempt:
         self._rules = replace(rules, budget=self._budget)
         self._budget_before = rules.budget
         self._below, self._now_ns = below, now_ns
-        self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
@@ -167,20 +167,14 @@ class _Attempt:
             self._put(member, place)
         self._spare()
         places = {uid: place for uid, (_, place) in self._places.items()}
-        loss = total_loss(map(self._losses.of, self._victims.values()))
+        loss = total_loss(map(self._loss, self._victims.values()))
         return GangVictims(places, tuple(self._victims), tuple(self._withdrawn), loss)
 
     # -- the GPUs of one pod
 
     def _free(self, asking: GangCandidate) -> Decision | None:
         names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._cluster.closed]
-        if asking.request is None:
-            return Decision(names[0], (), None) if names else None
-        for name in self._engine.best_first(asking.request, names):
-            decision = self._engine.decide(asking.request, name, self._now_ns)
-            if isinstance(decision, Decision):
-                return decision
-        return None
+        return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
         """Return the GPUs whose victims cost least beside those that leave already; they are gone then."""
@@ -235,7 +229,7 @@ class _Attempt:
                 known[name] = search.on_node(name)
             if (choice := known[name]) is not None:
                 found[name] = choice
-            if len(found) >= MOST_NODES:
+            if len(found) >= _MOST_NODES:
                 break
         return found
 
@@ -260,6 +254,10 @@ class _Attempt:
         for name in set(nodes):
             for known in self._judged.values():
                 known.pop(name, None)
+
+    def _loss(self, booking: Booking) -> Loss:
+        info = self._ledger.info_of(booking.node)
+        return eviction_loss(booking, self._rules.facts[booking.uid], info, self._now_ns / _SECOND)
 
     # -- who may stay after all
 
@@ -291,7 +289,7 @@ class _Attempt:
                 whole[gang].append(booking)
             else:
                 sets.append(whole.setdefault(gang, [booking]))
-        return sorted(sets, key=lambda bookings: self._losses.of(bookings[0]), reverse=True)
+        return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
         """Return whether no pod of a gang stays that is not told to leave already: such a one may hang for ever."""

@@ -11,8 +11,6 @@ takes that of the first pod away. One of the two comes first, and the other one 
 all or nothing, at any lag.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from gputile.api.core import Pod
@@ -22,7 +20,6 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.ledger.reservations import PlanBookings
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
@@ -66,36 +63,20 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why the plan of a reservation may not start, None where it may, or has."""
+    """Return why a pod with a reservation may not be bound, None where it may, or is.
+
+    The first pod of a plan may if all its reservations can be used; the others are bound after it, by their own.
+    """
     if not booking.reserved:
         return None
     plan = ledger.plan(booking.plan)
-    if plan.begun:
-        return lost_reservation(ledger, booking)
-    if len(plan.members) < booking.plan_size:
+    if not plan.begun and len(plan.members) < booking.plan_size:
         return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(plan.members), wanted=booking.plan_size)
-    if not plan.first:
+    if not plan.begun and not plan.first:
         return refusal_by(ReservationRule.NO_FIRST_POD)
-    _judge_places(ledger, booking.plan, plan)
-    return next(iter(plan.lost.values()), None)
-
-
-def _judge_places(ledger: Ledger, name: str, plan: PlanBookings) -> None:
-    """Bring up to date which places of a plan are lost: those on nodes that changed are judged again."""
-    rows = ledger.changes.rows_since(plan.judged)
-    plan.judged = ledger.changes.position
-    again: Iterable[Booking] = plan.members.values()
-    if rows is not None and len(rows) < len(plan.members):
-        changed = [ledger.node_info(row) for row in rows.tolist()]
-        if None not in changed:  # else a node is gone, and nobody knows which
-            on_changed = (each for info in changed if info is not None for each in ledger.on_node(info.name))
-            again = [each for each in on_changed if each.plan == name]
-    for booking in again:
-        why = lost_reservation(ledger, booking) if booking.reserved else None
-        if why is not None:
-            plan.lost[booking.uid] = why
-        else:
-            plan.lost.pop(booking.uid, None)
+    judged = plan.members.values() if booking.first and not plan.begun else (booking,)
+    lost = (lost_reservation(ledger, each) for each in judged if each.reserved)
+    return next((why for why in lost if why is not None), None)
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
@@ -138,10 +119,9 @@ def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None)
 
 
 def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
-    column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
     alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
     for share in reservation.gpus:
-        i = column_of.get(share.uuid)
+        i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:
             return _lost(ReservationRule.GPU_GONE, reservation, share.index)
         if _is_overbooked(ledger, row, i, alone=alone, compute=share.percent > 0):

@@ -39,7 +39,7 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.link import LINK, NodeLock, to_gateway
-from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
+from gputile.node.nvml.gpu_monitor import NO_INVENTORY, GpuMonitor
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
@@ -70,7 +70,7 @@ async def serve(
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
-        monitor = Monitor(open_probe, await _published(connection, name))
+        monitor = GpuMonitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, node_lock)

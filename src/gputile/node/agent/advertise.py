@@ -10,7 +10,6 @@ import msgspec
 
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
@@ -32,7 +31,8 @@ from gputile.node.agent.node_resources import (
     other_plugin_evidence,
     resources_of_others,
 )
-from gputile.node.gateway.link import answers
+from gputile.node.gateway.link import has_listener
+from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
@@ -69,7 +69,7 @@ class NodeHardware:
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets at which other device plugins answer."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return [path.name for path in found if answers(path)]
+        return [path.name for path in found if has_listener(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None

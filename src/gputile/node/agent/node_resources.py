@@ -32,7 +32,6 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of, nearest
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu, Inventory
 from gputile.node.agent.allocation_state import ModeDecision
 from gputile.node.agent.device_lists import UnitError, check_unit
@@ -42,6 +41,7 @@ from gputile.node.agent.node_config import (
     NodeConfig,
     Sharing,
 )
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.

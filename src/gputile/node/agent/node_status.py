@@ -46,7 +46,6 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
@@ -56,6 +55,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 

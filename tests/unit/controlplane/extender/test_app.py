@@ -8,6 +8,7 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
@@ -36,7 +37,9 @@ class Served:
         self.notices: list[PodEvent] = []
         engine = PlacementEngine(self.ledger)
         binder = Binder(engine, self.cluster, BinderClock(lambda: 0.0, lambda: 1))
-        verbs = ExtenderHandlers(engine, binder, self.notices.append, lambda: None)
+        verbs = ExtenderHandlers(
+            engine, binder, self.notices.append, lambda: None, evictable=EvictablePods(lambda _: False)
+        )
 
         async def admit() -> None:
             if ready:

@@ -10,6 +10,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
@@ -43,7 +44,11 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
     cluster.add(asking)
     engine = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
+        engine,
+        Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)),
+        lambda _: None,
+        lambda: None,
+        evictable=EvictablePods(lambda _: False),
     )
 
     found = verbs.filter(ExtenderArgs(pod=asking, node_names=NODES))

@@ -6,9 +6,8 @@ import pytest
 
 from gputile.core.ledger.events import ClaimApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod_with_claims
 from tests.fakes.claimbuilders import claim, pod_with_claims, result
 from tests.fakes.corebuilders import gpu_node, ledger_of, pod
 

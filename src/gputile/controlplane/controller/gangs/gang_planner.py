@@ -7,14 +7,14 @@ long (``GangPatience``). Only one gang at a time has GPUs reserved that it canno
 other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gangs.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
@@ -25,59 +25,6 @@ from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
 
 _SECOND = 10**9
-
-
-@dataclass(slots=True)
-class _ReservedInVain:
-    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
-
-    since_ns: int | None = None
-    ended_ns: int = 0
-
-
-class GangPatience:
-    """Limits how long a gang is passed, and how long GPUs are reserved for it in vain.
-
-    That is the case if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
-    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
-    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
-    """
-
-    def __init__(self, settings: GangConfiguration) -> None:
-        self._patience_ns = settings.patience_seconds * _SECOND
-        self._keep_ns = settings.keep_seconds * _SECOND
-        self._rest_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _ReservedInVain] = {}
-        self._noted: set[GangName] = set()
-        self._now_ns = 0
-
-    def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
-        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
-        self._now_ns = now_ns
-        for name in self._accounts.keys() - gangs:
-            del self._accounts[name]
-        for name, account in self._accounts.items():
-            if name not in self._noted:
-                account.since_ns = None
-            elif account.since_ns is not None and now_ns - account.since_ns >= self._keep_ns:
-                account.since_ns, account.ended_ns = None, now_ns
-        self._noted = set()
-
-    def rests(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
-        account = self._accounts.get(gang)
-        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
-
-    def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
-        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
-
-    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
-        account = self._accounts.setdefault(gang, _ReservedInVain())
-        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
-        account.since_ns = min([self._now_ns, *known])
-        self._noted.add(gang)
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
@@ -137,21 +84,16 @@ class GangPlanner:
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
-            if gang.name.by_object and not state.groups_read:
-                # Its size is not known yet: only what has begun goes on.
-                result.waiting += bool(gang.unreserved)
-                continue
+            if gang.name.by_object and state.groups is None:
+                continue  # its size is not known yet: only what has begun goes on
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
             except LedgerError as error:  # that of one gang must not keep all others waiting
                 result.contradictions.append(f"gang {gang.name}: {error}")
-                result.waiting += 1
                 continue
-            if not advanced:
-                result.waiting += 1
-                if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
-                    turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
+                turn.head, turn.closed = gang, reachable_nodes(gang, state)
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
             self.preemption.plan_pods()
             result.evictions += self.evictions.rest_of_gangs()
@@ -245,7 +187,6 @@ class GangPlanner:
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
-        turn.result.planned += 1
         text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
         self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
 
@@ -253,10 +194,9 @@ class GangPlanner:
 
     def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
         if not gang.size:
-            what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
-            if turn.state.groups is None:
-                what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
+            text = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
+            remedy = "create it, or name the gang by labels"
+            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {text}: {remedy}", turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True

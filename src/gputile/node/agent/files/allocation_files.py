@@ -101,7 +101,7 @@ class NodeFiles:
 
     @property
     def mine(self) -> bool:
-        return self._node_lock.mine
+        return self._node_lock.is_held
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none that can be read."""

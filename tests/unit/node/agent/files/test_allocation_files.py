@@ -26,7 +26,7 @@ def test_damaged_files_of_an_allocation_are_none(tmp_path: Path, content: bytes)
 
 def files_in(tmp_path: Path) -> NodeFiles:
     claim = NodeLock(tmp_path / "owner", "this agent")
-    claim.take()
+    claim.acquire()
     return NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
 
 

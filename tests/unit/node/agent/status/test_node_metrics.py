@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import ContainerEnd, Pod, PodOnNode, PodStatusOnNode, StartedContainer, StartedContainerState
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
-from gputile.core.devices.gpu_health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
@@ -27,7 +26,8 @@ from gputile.node.agent.status.metrics import NodeMetrics
 from gputile.node.agent.status.usage import GpuTimes, Snapshots
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
-from gputile.node.nvml.gpu_monitor import Observation
+from gputile.node.nvml.gpu_health import Examined, Health, after
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
@@ -41,7 +41,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @dataclass
-class Monitor:
+class Monitor(GpuMonitor):
     """Sees two GPUs, and what the test says that they measure."""
 
     seen: Observation = field(

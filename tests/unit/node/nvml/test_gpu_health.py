@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.core.devices.gpu_health import (
+from gputile.node.nvml.gpu_health import (
     APPLICATION_XIDS,
     DOUBTS_TO_LEAVE,
     FIRST_QUIET_S,

@@ -1,9 +1,10 @@
-"""Describes a gang at a moment: its running pods, its reserved ones and the rest."""
+"""Describes the waiting gangs: pods, reservations, order, and how long others may pass them."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from gputile.api.config.v1alpha1 import GangConfiguration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -200,19 +201,7 @@ def _reserved(
             plans.setdefault(reservation.plan, []).append((pod, reservation))
     reserved: set[str] = set()
     for plan, places in plans.items():
-        sound: list[str] = []
-        plan_waits: bool | None = None
-        for pod, reservation in places:
-            if not _there(cluster_state, pod, reservation):
-                if _closed_meanwhile(cluster_state, pod, reservation):
-                    sound.append(pod.metadata.uid)
-                continue
-            if reservation.allocation is not None:
-                if plan_waits is None:  # it is the same for all pods of the plan whose own place is there
-                    plan_waits = _plan_waits(cluster_state, pod)
-                if plan_waits:
-                    continue
-            sound.append(pod.metadata.uid)
+        sound = [pod.metadata.uid for pod, reservation in places if _is_usable(cluster_state, pod, reservation)]
         missing = max(reservation.pods for _, reservation in places) - running.get(plan, 0)
         if plan in started_plans or (len(sound) == len(places) >= missing):
             reserved.update(sound)
@@ -257,17 +246,65 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
     return lost_reservation(cluster_state.ledger, booking) is None
 
 
-def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether the plan has begun, and only the node's readiness is missing for the reservation."""
+def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
+    """Return whether the pod may take its reservation now, or as soon as the node of a plan that has begun is ready."""
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
-    if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
+    if _there(cluster_state, pod, reservation):
+        return booking is None or plan_problem(ledger, booking) is None
+    if booking is None or not booking.reserved or not ledger.plan(reservation.plan).begun:
         return False
-    begun = bool(ledger.plan(reservation.plan).begun)
-    lost = lost_reservation(ledger, booking)
-    return begun and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
+    lost, lasts = lost_reservation(ledger, booking), _valid_reservation(cluster_state, pod) is not None
+    return lasts and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 
 
-def _plan_waits(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether the reservation belongs to a plan that may not start."""
-    booking = cluster_state.ledger.booking(pod.metadata.uid)
-    return booking is not None and plan_problem(cluster_state.ledger, booking) is not None
+@dataclass(slots=True)
+class _ReservedInVain:
+    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
+
+    since_ns: int | None = None
+    ended_ns: int = 0
+
+
+class GangPatience:
+    """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that cannot start.
+
+    It cannot start if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
+    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
+    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
+    """
+
+    def __init__(self, settings: GangConfiguration) -> None:
+        self._patience_ns = settings.patience_seconds * _SECOND
+        self._keep_ns = settings.keep_seconds * _SECOND
+        self._rest_ns = max(self._patience_ns, self._keep_ns)
+        self._accounts: dict[GangName, _ReservedInVain] = {}
+        self._noted: set[GangName] = set()
+        self._now_ns = 0
+
+    def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
+        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
+        self._now_ns = now_ns
+        for name in self._accounts.keys() - gangs:
+            del self._accounts[name]
+        for name, account in self._accounts.items():
+            if name not in self._noted:
+                account.since_ns = None
+            elif account.since_ns is not None and now_ns - account.since_ns >= self._keep_ns:
+                account.since_ns, account.ended_ns = None, now_ns
+        self._noted = set()
+
+    def rests(self, gang: GangName) -> bool:
+        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
+        account = self._accounts.get(gang)
+        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
+
+    def has_waited(self, gang: GangName, complete_at: float) -> bool:
+        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
+        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+
+    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
+        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
+        account = self._accounts.setdefault(gang, _ReservedInVain())
+        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
+        account.since_ns = min([self._now_ns, *known])
+        self._noted.add(gang)
