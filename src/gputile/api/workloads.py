@@ -1,4 +1,4 @@
-"""Defines further Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets, Events."""
+"""Defines more Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets, Events."""
 
 from typing import Final
 
