@@ -38,7 +38,7 @@ async def annotate_pod_status(
 ) -> Pod | None:
     """Set annotations of the pod of this name; return the stored pod, None if there is none.
 
-    It uses ``pods/status``, a right with which a pod's spec cannot be changed.
+    It uses ``pods/status``, which does not allow changes of the pod's spec.
     """
     body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
     try:
