@@ -43,7 +43,6 @@ from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,
@@ -374,11 +373,6 @@ TARGETS: Mapping[str, Target] = {
         _placed("usage", lambda path: read_usage(path, 2)),
         (),
         (struct.pack("<IIII", USAGE_MAGIC, 1, 2, 1).ljust(USAGE_BYTES, b"\0"),),
-    ),
-    "process-owner": Target(
-        _text(lambda text: owner_in(text, {"8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d"})),
-        (),
-        (b"0::/kubepods/pod8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d/" + b"ab" * 32,),
     ),
     "arbiter-assignment": Target(
         lambda line: decode_line(line, Assignment),

@@ -219,15 +219,14 @@ class StartedContainerState(WireObject):
 
 
 class StartedContainer(WireObject):
-    """core/v1 ContainerStatus; ``container_id`` is ``<runtime>://<ID>``."""
+    """core/v1 ContainerStatus: whether the container has ended."""
 
     name: str = ""
-    container_id: str = msgspec.field(default="", name="containerID")
     state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
 
 class PodStatusOnNode(PodStatus):
-    """The status of a pod with its containers' statuses, for the agent of its node."""
+    """The status of a pod with its containers' states, for the agent of its node."""
 
     container_statuses: tuple[StartedContainer, ...] = ()
     init_container_statuses: tuple[StartedContainer, ...] = ()
@@ -237,14 +236,6 @@ class PodOnNode(Pod):
     """A pod for the agent of its node. The control plane stores tens of thousands of pods, with fewer fields."""
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
-
-
-def container_ids(pod: Pod) -> dict[str, str]:
-    """Return the container runtime's ID of each container; {} unless ``pod`` is a ``PodOnNode``."""
-    if not isinstance(pod, PodOnNode):
-        return {}
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return {each.name: each.container_id.rpartition("/")[2] for each in statuses if each.container_id}
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:

@@ -1,13 +1,11 @@
-"""Defines the policies of GPU time, and the response of an agent to ``/usage/hour``.
+"""Defines the policies of GPU time, and parses the weights and percentages of pods.
 
 The policies are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), with names of gputile and with ACK's numbers.
 Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from gputile.api.quantity import decimal
 from gputile.api.wording import nearest
@@ -78,35 +76,3 @@ def parse_active_threads(text: str) -> int:
     if 1 <= percentage <= 100:
         return percentage
     raise ValueError(f"{text!r} is not a percentage of a GPU's threads; valid are 1 to 100")
-
-
-HOUR_PATH: Final = "/usage/hour"
-POD_UID: Final = "pod"  # the query parameter
-MOST_SAMPLES: Final = 60
-_MOST_LINES: Final = 4096  # containers of a pod times GPUs of a node
-_Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-
-
-class HourSample(msgspec.Struct, frozen=True, array_like=True):
-    """A sample at a Unix time in seconds: used GPU memory in MiB, and GPU time in percent of the last minute.
-
-    A value that was not measured is None.
-    """
-
-    at: _Amount
-    mib: _Amount | None
-    percent: _Amount | None
-
-
-class HourLine(msgspec.Struct, frozen=True):
-    """The usage of one GPU by a container; ``gpu`` is the index on the node."""
-
-    container: str
-    gpu: int
-    samples: Annotated[list[HourSample], msgspec.Meta(max_length=MOST_SAMPLES)]
-
-
-class PodHour(msgspec.Struct, frozen=True):
-    """The usage of a pod; empty if the agent does not know it. Samples taken together have the same time."""
-
-    lines: Annotated[list[HourLine], msgspec.Meta(max_length=_MOST_LINES)] = []

@@ -15,7 +15,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.node.agent.agent import Agent, Host
-from gputile.node.agent.answers import VISIBLE_DEVICES
+from gputile.node.agent.allocation import VISIBLE_DEVICES
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES

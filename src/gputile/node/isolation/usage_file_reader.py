@@ -34,13 +34,12 @@ TO_THE_END: Final = 0  # fcntl(2): a length of 0 extends to the end of the file
 class GpuUsage(NamedTuple):
     """A container's memory on one of its GPUs, and its peak, in bytes.
 
-    ``refused`` is the number of requests for memory that its limit has refused. ``peak`` and ``refused`` are None if
-    the container has no library, so that only NVML reports its processes.
+    ``refused`` is the number of requests for memory that its limit has refused.
     """
 
     used: int
-    peak: int | None
-    refused: int | None
+    peak: int
+    refused: int
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.answers import Limits
+from gputile.node.agent.device_table import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.files.node_mounts import is_ours, mount_usage

@@ -20,15 +20,14 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
-from gputile.node.agent.node_resources import node_config_of
-from gputile.node.agent.status.metrics import NodeMetrics
-from gputile.node.agent.status.usage import GpuTimes, Snapshots
+from gputile.node.agent.metrics import NodeMetrics
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.time_shares import TimeUsed
+from gputile.node.agent.usage import GpuTimes, Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_health import Examined, Health, after
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
-from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold, release
@@ -78,18 +77,14 @@ class Node:
         pod.metadata.uid = POD
         self.put(pod)
         hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts))
-        self.monitor, self.usage, self.proc = Monitor(), UsageFiles(tmp_path / "usage"), tmp_path / "proc"
+        self.monitor, self.usage = Monitor(), UsageFiles(tmp_path / "usage")
         self.usage.directory.mkdir()
         self.snapshots = Snapshots(self.state)
         self.registry = CollectorRegistry()
-        self.registry.register(NodeMetrics(self.snapshots, self.monitor, self.usage, self.proc))
+        self.registry.register(NodeMetrics(self.snapshots, self.monitor, self.usage))
 
     def put(self, pod: Pod) -> None:
         self.state.pods[pod.key] = known_pod(pod, self.state.configuration)
-
-    def process(self, pid: int, cgroup: str) -> None:
-        (self.proc / str(pid)).mkdir(parents=True)
-        (self.proc / str(pid) / "cgroup").write_text(cgroup)
 
     def text(self) -> str:
         self.snapshots.refresh()
@@ -149,37 +144,6 @@ def test_no_container_has_more_of_a_gpu_than_there_is(tmp_path: Path) -> None:
     os.close(file)
     assert found["container_memory_used_bytes", labels()] == 10240 * MIB
     assert found["container_memory_peak_bytes", labels()] == 10240 * MIB
-
-
-@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
-def test_modes_without_the_library_are_told_as_nvml_tells_of_processes(tmp_path: Path, mode: Mode) -> None:
-    node = Node(tmp_path, mode)
-    node.process(7, f"0::/kubepods/pod{POD}/{'ab' * 32}\n")
-    node.process(8, f"0::/kubepods/pod{POD}/{'cd' * 32}\n")
-    node.process(9, "0::/system.slice/somebody.service\n")
-    processes = tuple(GpuProcess(pid, "GPU-1", 100 * MIB) for pid in (7, 8, 9, 10))
-    node.monitor.readings = (GpuReading("GPU-1", processes=processes),)
-    found = node.samples()
-    assert found["container_memory_used_bytes", labels()] == 200 * MIB
-    assert found["container_memory_limit_bytes", labels()] == (4096 if mode.shared else 10240) * MIB
-    assert ("container_memory_peak_bytes", labels()) not in found
-
-
-def test_containers_of_a_pod_are_told_apart_by_their_ids(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.SHARE, ("one", "two"))
-    known = node.state.pods["default/a"].pod
-    statuses = tuple(
-        StartedContainer(name=name, container_id=f"containerd://{digit * 64}")
-        for name, digit in (("one", "1"), ("two", "2"))
-    )
-    node.put(PodOnNode(metadata=known.metadata, spec=known.spec, status=PodStatusOnNode(container_statuses=statuses)))
-    for pid, digit in ((7, "1"), (8, "2"), (9, "3")):
-        node.process(pid, f"0::/kubepods/pod{POD}/{digit * 64}\n")
-    processes = tuple(GpuProcess(pid, "GPU-1", pid * MIB) for pid in (7, 8, 9))
-    node.monitor.readings = (GpuReading("GPU-1", processes=processes),)
-    found = node.samples()
-    assert found["container_memory_used_bytes", labels(container="one")] == 7 * MIB
-    assert found["container_memory_used_bytes", labels(container="two")] == 8 * MIB
 
 
 def test_gpus_and_node(tmp_path: Path) -> None:
@@ -304,12 +268,9 @@ def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path
         node.put(pod)
         devices = ContainerDevices("main", Phase.APP, PROFILE, ids, f"{uid}-main")
         hold(node.state, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,)))
-        node.process(len(ids), f"0::/kubepods/pod{uid}/{'ab' * 32}\n")
-    processes = (GpuProcess(2, "MIG-1", 100 * MIB), GpuProcess(2, "MIG-2", 10 * MIB), GpuProcess(1, "MIG-3", 7 * MIB))
-    node.monitor.readings = (GpuReading("GPU-1", used=200 * MIB, processes=processes),)
+    node.monitor.readings = (GpuReading("GPU-1", used=200 * MIB),)
     found = node.samples()
     assert found["container_memory_limit_bytes", labels()] == 2 * 4864 * MIB
-    assert found["container_memory_used_bytes", labels()] == 110 * MIB
     assert found["gpu_memory_bytes", of(1)] == 24576 * MIB
     assert found["gpu_memory_booked_bytes", of(1)] == 3 * 4864 * MIB
     assert found["gpu_pods", of(1)] == 2

@@ -1,4 +1,4 @@
-"""Serves the agent's metrics, probes and ``/usage/hour`` on a thread that answers when the loop hangs."""
+"""Serves the agent's metrics and probes on a thread that answers when the loop hangs."""
 
 import contextlib
 import socket
@@ -7,14 +7,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
 from gputile.support.listening import bind_port
 
 if TYPE_CHECKING:
@@ -23,12 +20,9 @@ if TYPE_CHECKING:
 OPTION = "--health-port"
 SILENT_FOR_S = 5.0
 AT_ONCE = 64  # one thread each
-_MOST_FIELDS: Final = 4
 
 NodeProblem = Callable[[], str | None]
 """Says what is wrong, None if nothing is."""
-HourOf = Callable[[str], PodHour]
-"""Says what the pod of a UID has used."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -79,9 +73,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             super().handle_error(request, client_address)
 
 
-def monitoring_app(
-    registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem, hour_of: HourOf
-) -> "WSGIApplication":
+def monitoring_app(registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem) -> "WSGIApplication":
     """Return the application. A probe fails with status 503 and what is wrong."""
     metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
 
@@ -90,10 +82,8 @@ def monitoring_app(
         if path == "/metrics":
             answer: Iterable[bytes] = metrics(environ, start)
             return answer
-        if path == HOUR_PATH:
-            return _hour(environ.get("QUERY_STRING", ""), start, hour_of)
         if path not in probes:
-            return _plain(start, "404 Not Found", f"there are /metrics, /healthz, /readyz and {HOUR_PATH}")
+            return _plain(start, "404 Not Found", "there are /metrics, /healthz and /readyz")
         problem = probes[path]()
         if problem is None:
             return _plain(start, "200 OK", "ok")
@@ -112,17 +102,6 @@ def start_monitoring(port: int, app: "WSGIApplication") -> WSGIServer:
     server.set_app(app)
     threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
     return server
-
-
-def _hour(query: str, start: "StartResponse", hour_of: HourOf) -> Iterable[bytes]:
-    try:
-        pods = parse_qs(query, max_num_fields=_MOST_FIELDS).get(POD_UID, [])
-    except ValueError:
-        pods = []
-    if len(pods) != 1:
-        return _plain(start, "400 Bad Request", f"ask {HOUR_PATH}?{POD_UID}=UID, with the UID of one pod")
-    start("200 OK", [("Content-Type", "application/json")])
-    return [msgspec.json.encode(hour_of(pods[0]))]
 
 
 def _plain(start: "StartResponse", status: str, text: str) -> Iterable[bytes]:

@@ -5,7 +5,6 @@ The series of a pod end with it: they are those of the containers that the agent
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -14,17 +13,16 @@ from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.usage import (
+from gputile.node.agent.time_shares import policy_of
+from gputile.node.agent.usage import (
     NOT_BOOKED,
-    PROC,
-    ContainerUse,
     GpuHoldings,
     GpuTimes,
     Snapshots,
     bookings_of,
     containers_of,
 )
-from gputile.node.agent.time_shares import policy_of
+from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.support.telemetry import MetricsRegistry
@@ -81,12 +79,12 @@ class AgentMetrics:
 
 
 class NodeMetrics(Collector):
-    """The metrics of a node: ``proc`` is where processes are looked up that NVML names."""
+    """The metrics of a node. ``usage`` are the files in which libraries count."""
 
-    def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles, proc: Path = PROC) -> None:
+    def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles) -> None:
         self._snapshots = snapshots
         self._monitor = monitor
-        self._use = ContainerUse(usage, proc)
+        self._usage = usage
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing: the names are those of ``collect``, and reading them all to know them would take time."""
@@ -99,7 +97,7 @@ class NodeMetrics(Collector):
         yield from self._gpus(seen)
         yield from _measured(readings, indices)
         yield from self._xids(indices)
-        yield from self._containers(readings)
+        yield from self._containers()
 
     def _node(self) -> Metric:
         state = self._snapshots.latest
@@ -157,7 +155,7 @@ class NodeMetrics(Collector):
             found.add_metric((indices.get(uuid, ""), uuid, str(code)), number)
         yield found
 
-    def _containers(self, readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
+    def _containers(self) -> Iterator[Metric]:
         limit = GaugeMetricFamily(
             "gputile_agent_container_memory_limit_bytes",
             "Memory of the GPU that the container may use, bytes; mode share does not enforce it",
@@ -165,7 +163,7 @@ class NodeMetrics(Collector):
         )
         used = GaugeMetricFamily(
             "gputile_agent_container_memory_used_bytes",
-            "Memory of the GPU that the container uses, as counted by its library, or by NVML for its processes, bytes",
+            "Memory of the GPU that the container uses, bytes; isolated containers only",
             labels=("namespace", "pod", "container", "gpu"),
         )
         peak = GaugeMetricFamily(
@@ -183,22 +181,24 @@ class NodeMetrics(Collector):
             "Part of the GPU's time that the container is guaranteed, from 0 to 1",
             labels=("namespace", "pod", "container", "gpu"),
         )
-        containers = tuple(containers_of(self._snapshots.latest))
-        for container, counted in self._use.read(containers, readings):
+        for container in containers_of(self._snapshots.latest):
+            counted = (
+                read_usage(self._usage.file(container.directory), len(container.gpus)) if container.directory else None
+            )
             _, *names = container.container
-            for part, usage in zip(container.gpus, counted, strict=True):
+            for place, part in enumerate(container.gpus):
                 labels = (*names, str(part.index))
                 limit.add_metric(labels, part.limit)
                 if part.time_share is not None:
                     share.add_metric(labels, round(part.time_share, _SHARE_DIGITS))
-                if usage is None:
+                if counted is None:
                     continue
+                usage = counted[place]
                 # A container may write anything there: it has no more of a GPU than there is, and has been refused no
                 # more often than a number of Prometheus counts.
                 used.add_metric(labels, min(usage.used, part.total))
-                if usage.peak is not None and usage.refused is not None:
-                    peak.add_metric(labels, min(usage.peak, part.total))
-                    refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
+                peak.add_metric(labels, min(usage.peak, part.total))
+                refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
         yield from (limit, used, peak, refused, share)
 
 

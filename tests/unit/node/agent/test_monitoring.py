@@ -9,21 +9,16 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from gputile.api.gpu_time import HourLine, HourSample, PodHour
-from gputile.node.agent.status.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
+from gputile.node.agent.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
 from gputile.support.listening import PortError
 from tests.conftest import HANGS_S
 
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def hour_of(uid: str) -> PodHour:
-    return PodHour([HourLine(uid, 0, [HourSample(60, 5, None)])])
-
-
 @contextlib.contextmanager
 def monitored(not_ready: NodeProblem = lambda: None, registry: CollectorRegistry | None = None) -> Iterator[int]:
-    server = start_monitoring(0, monitoring_app(registry or CollectorRegistry(), lambda: None, not_ready, hour_of))
+    server = start_monitoring(0, monitoring_app(registry or CollectorRegistry(), lambda: None, not_ready))
     try:
         yield server.server_port
     finally:
@@ -69,16 +64,4 @@ def test_a_port_that_somebody_has_is_named() -> None:
         monitored() as port,
         pytest.raises(PortError, match=rf"port {port}: Address already in use; choose another with --health-port"),
     ):
-        start_monitoring(port, monitoring_app(CollectorRegistry(), lambda: None, lambda: None, hour_of))
-
-
-@pytest.mark.parametrize("query", ["", "?pod=", "?pod=a&pod=b", "?" + "&".join(["a=b"] * 9), "?name=a"])
-def test_the_hour_is_of_one_pod(query: str) -> None:
-    with monitored() as port:
-        assert get(port, f"/usage/hour{query}")[0] == 400
-
-
-def test_the_hour_of_a_pod_is_told_and_its_uid_may_be_any_text() -> None:
-    with monitored() as port:
-        assert get(port, "/usage/hour?pod=u") == (200, '{"lines":[{"container":"u","gpu":0,"samples":[[60,5,null]]}]}')
-        assert get(port, "/usage/hour?pod=%ff%22%00")[0] == 200
+        start_monitoring(port, monitoring_app(CollectorRegistry(), lambda: None, lambda: None))
