@@ -118,8 +118,10 @@ class Advertiser:
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
-        decide_effective_mode(self.state, gpus, free=free, keep_unit=keep_unit)
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
+        told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
+        if node is not None:
+            told.effective_mode = told.decided.effective_mode
         told.other_plugin = find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
         problem = hardware.mps_problem(mode.mode)

@@ -40,7 +40,7 @@ class LabelError(ValueError):
 
 def decide_effective_mode(
     state: AllocationState, gpus: Sequence[Gpu], *, free: bool = False, keep_unit: bool = False
-) -> None:
+) -> ModeDecision:
     """Decide the mode, unit and sharing in force from the node's labels, if these are known.
 
     ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
@@ -48,7 +48,7 @@ def decide_effective_mode(
     """
     told = state.advertised
     if state.node is None and told.effective_mode is not None:
-        return
+        return told.decided
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
     labels = state.node.metadata.labels if state.node is not None else {}
@@ -58,9 +58,7 @@ def decide_effective_mode(
         gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
     if keep_unit and before is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
-    told.decided = decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
-    if state.node is not None:
-        told.effective_mode = told.decided.effective_mode
+    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
 
 
 def decide_mode(
