@@ -104,7 +104,10 @@ class NodeInfo:
 
     def column(self, uuid: str) -> int | None:
         """Return the position of a GPU, None where the node does not have it."""
-        return next((i for i, gpu in enumerate(self.inventory.gpus) if gpu.uuid == uuid), None)
+        for column, gpu in enumerate(self.inventory.gpus):
+            if gpu.uuid == uuid:
+                return column
+        return None
 
     @property
     def replicas(self) -> int:

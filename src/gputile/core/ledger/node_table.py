@@ -92,11 +92,12 @@ class NodeTable:
 
         ``there`` are the bookings on the node from now on.
         """
-        arrays, node_info = self.node_arrays, self._node_info[row]
+        arrays, node_info, known = self.node_arrays, self._node_info[row], booking.allocation is not None
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
             column = node_info.column(share.uuid)
             if column is None:
+                known = False
                 continue
             mib, percent = booking.takes(share, arrays.total[row, column], node_info.replicas)
             arrays.used[row, column] += sign * mib
@@ -105,7 +106,7 @@ class NodeTable:
             if arrays.grouped[row]:
                 groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
                 arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
-        return self.knows_gpus(row, booking)
+        return known
 
     def charge(self, row: int, host: HostResources) -> None:
         """Take CPU and memory from the node in ``row``; negative amounts come back."""
