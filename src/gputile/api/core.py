@@ -14,6 +14,7 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
+SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler has looked at a pod whose gates are gone
 POD_READY = "Ready"
 
 Quantity = str | int | float
@@ -223,15 +224,14 @@ class StartedContainerState(WireObject):
 
 
 class StartedContainer(WireObject):
-    """core/v1 ContainerStatus with the runtime's ID of the container behind ``<runtime>://``."""
+    """core/v1 ContainerStatus with whether the container has ended."""
 
     name: str = ""
-    container_id: str = msgspec.field(default="", name="containerID")
     state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
 
 class PodStatusOnNode(PodStatus):
-    """The status of a pod as the agent of its node reads it: with the IDs of its containers."""
+    """The status of a pod as the agent of its node reads it: with the states of its containers."""
 
     container_statuses: tuple[StartedContainer, ...] = ()
     init_container_statuses: tuple[StartedContainer, ...] = ()
@@ -241,14 +241,6 @@ class PodOnNode(Pod):
     """A pod as the agent of its node reads it; the control plane keeps tens of thousands, and less of each."""
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
-
-
-def container_ids(pod: Pod) -> dict[str, str]:
-    """Return the container runtime's ID of each container, as far as ``pod`` was read with them."""
-    if not isinstance(pod, PodOnNode):
-        return {}
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return {each.name: each.container_id.rpartition("/")[2] for each in statuses if each.container_id}
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:

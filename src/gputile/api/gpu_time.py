@@ -1,13 +1,11 @@
-"""Names the policies of time on a GPU, and defines what an agent answers at ``/usage/hour``.
+"""Names the policies of time on a GPU, and reads the weights and percentages that pods ask for.
 
 The policies are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), under names of their own and under its numbers.
 Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from gputile.api.quantity import decimal
 from gputile.api.wording import nearest
@@ -78,35 +76,3 @@ def parse_active_threads(text: str) -> int:
     if 1 <= percentage <= 100:
         return percentage
     raise ValueError(f"{text!r} is no percentage of a GPU's threads; valid are 1 to 100")
-
-
-HOUR_PATH: Final = "/usage/hour"
-POD_UID: Final = "pod"  # the parameter of the query
-MOST_SAMPLES: Final = 60
-_MOST_LINES: Final = 4096  # containers of a pod times GPUs of a node
-_Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-
-
-class HourSample(msgspec.Struct, frozen=True, array_like=True):
-    """Use at a time, Unix time in seconds: GPU memory in MiB, GPU time in percent of the minute before.
-
-    What is not measured is None.
-    """
-
-    at: _Amount
-    mib: _Amount | None
-    percent: _Amount | None
-
-
-class HourLine(msgspec.Struct, frozen=True):
-    """What a container has used of one GPU, of that index on its node."""
-
-    container: str
-    gpu: int
-    samples: Annotated[list[HourSample], msgspec.Meta(max_length=MOST_SAMPLES)]
-
-
-class PodHour(msgspec.Struct, frozen=True):
-    """What a pod has used; no lines where the agent does not know it. The samples of one moment have one time."""
-
-    lines: Annotated[list[HourLine], msgspec.Meta(max_length=_MOST_LINES)] = []

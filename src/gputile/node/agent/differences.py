@@ -1,4 +1,4 @@
-"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+"""Compares allocated devices with bookings. If they differ, the booking is corrected.
 
 Nothing is done here: the result is a list of corrections, each with the right annotation, and one that could not be
 carried out turns up again the next time. A pod is judged once all its containers have their devices, an init
@@ -9,17 +9,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.api.well_known import (
-    GPUSHARE_ASSIGNED,
-    MIG_PREFIX,
-    EventReason,
-)
+from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
 from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
+
+    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
+    """
+
+    pod: KnownPod
+    annotations: Mapping[str, str | None]
+    reason: EventReason | None = None
+    message: str = ""
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
@@ -78,19 +87,6 @@ def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -
     if booked and booked <= pod_devices.gpus:
         return booked
     return frozenset(sorted(pod_devices.gpus)[: container.gpus or pod.shared_gpus])
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
-
-    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
-    """
-
-    pod: KnownPod
-    annotations: Mapping[str, str | None]
-    reason: EventReason | None = None
-    message: str = ""
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -174,9 +174,7 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
 def _condition(
     kind: ConditionType, reason: ConditionReason, problem: str | None, well: tuple[ConditionReason, str]
 ) -> NodeCondition:
-    if problem is not None:
-        return node_condition(kind, "True", reason, problem)
-    return node_condition(kind, "False", *well)
+    return node_condition(kind, "False", *well) if problem is None else node_condition(kind, "True", reason, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +269,11 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     inventory = INVENTORY_ANNOTATION in current.metadata.annotations
     if not spoken and not inventory:
         return None
-    labels = {key: None for key in current.metadata.labels if is_ours(key)}
-    metadata: dict[str, Any] = {"labels": labels} if labels else {}
-    if inventory:
-        metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
-    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
-    status = _count_changed(current, None) if inventory else {}
+    patch = node_patch(current, Wanted({}, None, opened=True), datetime.now(UTC)) or {}
+    status: dict[str, Any] = dict(_count_changed(current, None)) if inventory else {}
     if spoken:
         status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
-    if status:
-        patch["status"] = status
-    return patch
+    return patch | {"status": status} if status else patch
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:

@@ -249,8 +249,7 @@ class PageApp:
             return _no_pod()
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
-        node, uid = pod.spec.node_name, pod.metadata.uid
-        found = await self._usage_feed.opened(node, pod.key, uid)
+        found = self._usage_feed.of_pod(pod.spec.node_name, pod.key)
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:

@@ -13,17 +13,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
 from gputile.api.quantity import MIB
 from gputile.api.workloads import RunningPod
 from gputile.kube.client import Connection, list_all
-from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.objects import NO_QUERY, Query
-from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
+from gputile.kube.errors import ApiError, Forbidden, KubeError
+from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"
@@ -35,7 +32,6 @@ _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernete
 _MOST_S: Final = 5.0  # for one agent's response, retries included
 _LIST_AGAIN_S: Final = 60.0
 _MOST_QUOTED: Final = 60  # characters of a response
-_HOUR: Final = msgspec.json.Decoder(PodHour)
 
 
 class UnreadableMetrics(Exception):
@@ -186,7 +182,7 @@ class UsageReader:
             UsageUnknown: it cannot be read.
         """
         place = await self._place(node)
-        answer = await self._ask(node, place, "/metrics", NO_QUERY)
+        answer = await self._ask(node, place)
         try:
             return agent_reading(answer)
         except UnreadableMetrics as error:
@@ -194,35 +190,16 @@ class UsageReader:
             who = self._named(place)
             raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
 
-    async def hour(self, node: str, uid: str) -> list[UsageSample]:
-        """Return the samples that a node's agent has of a pod, oldest first; agents of older releases have none.
-
-        Raises:
-            UsageUnknown: it cannot be read.
-        """
-        place = await self._place(node)
-        try:
-            answer = await self._ask(node, place, HOUR_PATH, {POD_UID: uid})
-        except UsageUnknown as error:
-            if isinstance(error.__cause__, NotFound):
-                self._doubted.discard(node)
-                return []
-            raise
-        try:
-            return _of_pod(_HOUR.decode(answer))
-        except msgspec.MsgspecError as error:
-            raise UsageUnknown(f"{self._named(place)} answers no use of an hour: {error}; {_quoted(answer)}") from error
-
     def _named(self, place: str) -> str:
         """Return the text for a pod and its port."""
         name, _, port = place.rpartition(":")
         return f"port {port} of pod {self._namespace}/{name}"
 
-    async def _ask(self, node: str, place: str, path: str, query: Query) -> bytes:
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy{path}"
+    async def _ask(self, node: str, place: str) -> bytes:
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy/metrics"
         try:
             async with asyncio.timeout(_MOST_S):  # shorter than the connection's own time-out
-                return await self._connection.get(path, query, within=2 * _MOST_S)
+                return await self._connection.get(path, within=2 * _MOST_S)
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
         except Forbidden as error:
@@ -265,18 +242,6 @@ class UsageReader:
             for port in container.ports
             if port.name == "metrics"
         }
-
-
-def _of_pod(hour: PodHour) -> list[UsageSample]:
-    """Add up the use of a pod's containers."""
-    mib: dict[int, int] = {}
-    percent: dict[int, int] = {}
-    for sample in (each for line in hour.lines for each in line.samples):
-        if sample.mib is not None:
-            mib[sample.at] = mib.get(sample.at, 0) + sample.mib
-        if sample.percent is not None:
-            percent[sample.at] = percent.get(sample.at, 0) + sample.percent
-    return [UsageSample(at, mib.get(at), percent.get(at)) for at in sorted(mib.keys() | percent.keys())]
 
 
 def _quoted(answer: bytes) -> str:

@@ -1,7 +1,7 @@
 """Polls usage of the nodes that a viewer has open, and keeps one hour of samples.
 
 A node is polled while a browser shows it, and for an hour after a viewer has opened a pod on it. Samples are lost when
-the process ends; those of the hour before the first viewer come from the node's agent.
+the process ends; Prometheus keeps them for longer.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ _IN_SIGHT_S: Final = 60.0
 _ASK_AGAIN_S: Final = 300.0  # after the API server has refused it: people grant rights, which takes a while
 _LOOK_EVERY_S: Final = 1.0
 _AT_ONCE: Final = 8
-_NOT_MEASURED: Final = "its agent does not measure it; without gputile's library that needs agent.hostPID of the chart"
+_NOT_MEASURED: Final = (
+    "its agent does not measure it: only gputile's library, of modes cgpu and core_mem, counts memory"
+)
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 
@@ -52,7 +54,6 @@ class UsageFeed:
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
         self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}  # by node, pod and the pod's creation time
-        self._earlier: dict[tuple[str, str, int], list[UsageSample]] = {}  # the agents' samples, by the same keys
         self._refused = ""
         self._ask_again_s = 0.0
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -83,20 +84,6 @@ class UsageFeed:
                 found[name] = _of_those(followed.usage, followed.made, self._made(name))
         return UsageAnswer(self._trouble(), found)
 
-    async def opened(self, node: str, key: str, uid: str) -> PodUsageAnswer:
-        """Return ``of_pod``, preceded by the samples that the node's agent has of the pod with this UID."""
-        answer = self.of_pod(node, key)
-        line = node, key, self._made(node).get(key, 0)
-        if line not in self._samples or line in self._earlier or self._ask_again_s > time.monotonic():
-            return answer
-        self._earlier[line] = []  # other viewers of the pod do not read it a second time
-        try:
-            async with self._turns:
-                self._earlier[line] = await self._reader.hour(node, uid)
-        except UsageUnknown:
-            self._earlier.pop(line, None)  # the next poll reports the reason
-        return self.of_pod(node, key)
-
     def of_pod(self, node: str, key: str) -> PodUsageAnswer:
         """Return the known use of a pod, ``namespace/name``, and poll its node for an hour."""
         followed = self._follow(node, KEPT_S)
@@ -106,15 +93,9 @@ class UsageFeed:
             del self._samples[next(iter(self._samples))]
         self._samples.setdefault(line, deque(maxlen=_SAMPLES))
         if usage is None or not is_same(key, followed.made, made):
-            return PodUsageAnswer(self._refused, None, self._hour(line))
+            return PodUsageAnswer(self._refused, None, list(self._samples[line]))
         problem = usage.problem or ("" if key in usage.pods else _NOT_MEASURED)
-        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), self._hour(line))
-
-    def _hour(self, line: tuple[str, str, int]) -> list[UsageSample]:
-        """Return the samples of the last hour: the agent's, then the page's own, which are finer."""
-        own, now = list(self._samples[line]), time.time()
-        until = own[0].at if own else now
-        return [each for each in self._earlier.get(line, ()) if now - KEPT_S <= each.at < until] + own
+        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), list(self._samples[line]))
 
     def _follow(self, name: str, for_s: float) -> _Followed:
         """Poll a node for ``for_s`` seconds."""
@@ -133,7 +114,6 @@ class UsageFeed:
         self._meter.keep(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:
             del self._samples[line]
-        self._earlier = {line: each for line, each in self._earlier.items() if line in self._samples}
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:

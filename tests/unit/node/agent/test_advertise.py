@@ -17,8 +17,7 @@ from gputile.node.agent.advertise import (
 )
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.node_resources import closed
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, closed
 from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine

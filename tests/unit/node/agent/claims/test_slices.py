@@ -17,8 +17,7 @@ from gputile.node.agent.claims.slices import (
     dropped_fields,
     slice_of,
 )
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
-from gputile.node.agent.node_resources import node_config_of
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.probe import MigInstance, ProbedMachine
 from tests.integration.agent.scene import machine
