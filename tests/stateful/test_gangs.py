@@ -13,7 +13,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -130,6 +130,7 @@ class Meanwhile:
     def __init__(self, machine: "Gangs", news: Sequence[tuple[int, str]]) -> None:
         self.updates: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self.heard: list[Callable[[], None]] = []
+        self.changed: set[str] = set()  # gangs of which it heard: what was planned for them may not be written
         self._machine = machine
         self._told = machine.server.told
         self._news = list(news)
@@ -182,6 +183,7 @@ class Meanwhile:
         for event in machine.server.log[machine.view_at :]:
             await machine.view.pod_event(event)
             machine.view_at += 1
+            self._changes(event.object.metadata.uid, event.object)
             self.heard.append(partial(self._told.hear, event))
 
     async def _list(self) -> None:
@@ -189,7 +191,14 @@ class Meanwhile:
         pods = dict(machine.server.pods)
         machine.view_at = len(machine.server.log)
         await machine.view.pod_event(Replaced(list(pods.values())))
+        for uid in self._told.pods.keys() | pods.keys():
+            if self._told.pods.get(uid) != pods.get(uid):
+                self._changes(uid, pods.get(uid))
         self.heard.append(partial(self._told.hear_list, pods))
+
+    def _changes(self, uid: str, now: Pod | None) -> None:
+        """Note of which gang a pod was, and is."""
+        self.changed.update(gang_name(each) for each in (self._told.pods.get(uid), now) if each is not None)
 
 
 class Gangs(RuleBasedStateMachine):
@@ -452,10 +461,10 @@ class Gangs(RuleBasedStateMachine):
             return
         finally:
             deposed, self.server.fate, self.active = not self.active, lambda: "done", True
-        # A round that asks for another one has not written all: pods have changed since it was planned.
-        wrote_all = not keeper.failures and not woken and not deposed and self.server.surprises == surprises
+        wrote_all = not keeper.failures and not deposed and self.server.surprises == surprises
         if not fates and wrote_all:
-            self.what_is_kept_is_there_to_be_kept()
+            # A round that asks for another one has left out gangs that have changed since it was planned.
+            self.what_is_kept_is_there_to_be_kept(meanwhile.changed if woken else ())
             self.plans_are_of_enough_pods(before)
         for heard in meanwhile.heard:
             heard()
@@ -553,14 +562,15 @@ class Gangs(RuleBasedStateMachine):
         held = held_units(self.server.pods.values(), None)
         assert all(units <= GPU_UNITS for units in held.values()), held
 
-    def what_is_kept_is_there_to_be_kept(self) -> None:
-        """As far as the controller knows after a round in which all its writes succeeded."""
+    def what_is_kept_is_there_to_be_kept(self, left_out: Collection[str]) -> None:
+        """As far as the controller knows after a round in which all its writes succeeded, but for gangs left out."""
         healthy = healthy_gpus(NAMES, self.unhealthy)
         # While nothing is known of PodGroups, what is kept for their gangs stays as it is.
         told = [
             each
             for each in self.server.told.pods.values()
             if self.groups_told is not None or POD_GROUP_LABEL not in each.metadata.labels
+            if not (waits(each) and gang_name(each) in left_out)
         ]
         held = held_units(told, self.controller_ns)
         assert all(units <= GPU_UNITS for units in held.values()), held
@@ -689,7 +699,8 @@ class Gangs(RuleBasedStateMachine):
         free = [GPU_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
-            gangs.setdefault(gang_name(each), []).append(each)
+            if not self.server.is_of_ended_run(each):
+                gangs.setdefault(gang_name(each), []).append(each)
         sizes = {
             name: _size(pods, self.server.pods.values(), self.server.groups, self.server.were_together)
             for name, pods in gangs.items()

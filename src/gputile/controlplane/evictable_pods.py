@@ -97,7 +97,7 @@ class EvictablePods:
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
             return None
-        key = _key(budgets[0])
+        key = budgets[0].metadata.namespace, budgets[0].metadata.name
         if len(budgets) > 1:
             return EvictionBudget(key, 0)
         if not self._guarded[uid].ready and budgets[0].allows_unready:
@@ -116,7 +116,3 @@ class EvictablePods:
             for budget in budgets.values()
             if selects(budget.spec.selector, labels) and facts.name not in (budget.status.disrupted_pods or {})
         ]
-
-
-def _key(budget: PodDisruptionBudget) -> tuple[str, str]:
-    return budget.metadata.namespace, budget.metadata.name
