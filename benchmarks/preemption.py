@@ -17,6 +17,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.packing import TRACE
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.departures import schedule
+from benchmarks.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload
 from benchmarks.report import Result
 from benchmarks.victim_peers import Asked, Held, OpenNode, best_victims, scheduler_victims
 from gputile.api.core import Node, NodeStatus, ObjectMeta, Pod
@@ -30,9 +33,6 @@ from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.departures import schedule
-from gputile.tools.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload
 
 NAME = "preemption"
 CASES = 1000  # small clusters, of each kind of request

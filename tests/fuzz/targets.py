@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from benchmarks.replay.departures import schedule
+from benchmarks.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
@@ -56,8 +58,6 @@ from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
-from gputile.tools.replay.departures import schedule
-from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.web.usage import UnreadableMetrics, agent_reading

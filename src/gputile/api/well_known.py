@@ -62,7 +62,6 @@ TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" if the
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight for GPU time, 1 to 1000
 HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: takes no pods until this Unix time, in s
 NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the requested node
-IDLE_NODE_ANNOTATION: Final = "gputile.io/idle-node"  # gputile; placeholder for an existing node: "true"
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Claims (Dynamic Resource Allocation)

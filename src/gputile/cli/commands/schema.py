@@ -18,8 +18,6 @@ SCHEMAS: Final[Mapping[str, str]] = {
     "podkinds": "A file: kind: PodKinds, for --kinds.",
     "explain": "What explain -o json prints.",
     "inspect": "What inspect -o json prints.",
-    "replay": "What replay -o json prints.",
-    "replay-departures": "What replay --scenario departures -o json prints.",
     "selftest-isolation": "What selftest isolation -o json prints.",
     "simulate": "What simulate -o json prints.",
     "status": "What status -o json prints.",

@@ -29,6 +29,7 @@ WAYS = {
 _POOL_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
 
 
+Way = Literal["accelerated-image", "gpu-operator", "own-plugin", "managed-driver", "own-driver"]
 Autoscaler = Literal["cluster-autoscaler", "karpenter"]
 AUTOSCALERS: Final = get_args(Autoscaler)
 
@@ -59,7 +60,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     )
     kind: Annotated[Literal["NodePool"], described("What this file is.")] = "NodePool"
     provider: Annotated[Literal["eks", "aks", "gke"], described("Which cloud.")]
-    way: Annotated[str, described("Where driver and device plugin come from: one of the provider's ways.")]
+    way: Annotated[Way, described("Where driver and device plugin come from: one of the provider's ways.")]
     name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
     location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""

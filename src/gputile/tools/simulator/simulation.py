@@ -113,7 +113,7 @@ class Simulation:
     ) -> Iterator[PodOutcome]:
         """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already.
 
-        Once ``run`` has ended, nobody leaves for them.
+        After ``run`` has ended, no pod is evicted for them.
         """
         waiting: list[tuple[PodOutcome, int]] = []  # and how many pods had been placed when they were decided
         running = Counter(running)
@@ -282,7 +282,7 @@ class Simulation:
         return self._settled(pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation)
 
     def _preempting(self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
-        """Place a pod that fits nowhere where others leave for it; where nobody can, say why it fits nowhere."""
+        """Preempt pods for a pod that fits nowhere; if that is not possible, explain why it fits nowhere."""
         found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
         if found is None:
             return _refused(pod, self._why_nowhere(request, in_tree))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks import packing
 
-from tests.unit.tools.replay.traces import write_trace
+from tests.unit.benchmarks.replay.traces import write_trace
 
 pytestmark = pytest.mark.requirement("B3")
 

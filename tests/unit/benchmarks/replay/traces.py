@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-
-from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
+from benchmarks.replay.trace import Arrivals, Nodes, PodShape, Workload
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1000,2,T4\nn2,8000,1000,1,V100\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n{}"

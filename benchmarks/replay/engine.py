@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.replay.cluster import ReplayCluster, after
+from benchmarks.replay.trace import Arrivals, PodShape, Workload
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
-from gputile.tools.replay.cluster import ReplayCluster, after
-from gputile.tools.replay.trace import Arrivals, PodShape, Workload
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.replay.engine import Curve, Fragments, replay
+from benchmarks.replay.study import POLICIES, make_placer
+from benchmarks.replay.trace import read_arrivals, read_nodes, read_workload
 
-from gputile.tools.replay.engine import Curve, Fragments, replay
-from gputile.tools.replay.study import POLICIES, make_placer
-from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
-from tests.unit.tools.replay.traces import write_trace
+from tests.unit.benchmarks.replay.traces import write_trace
 
 pytestmark = pytest.mark.requirement("B3")
 

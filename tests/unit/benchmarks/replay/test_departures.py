@@ -4,16 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.departures import Schedule, schedule, summary
+from benchmarks.replay.engine import LivePlacer, replay
+from benchmarks.replay.trace import Nodes, Workload, read_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.well_known import Placement
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.departures import Schedule, replay, schedule, summary
-from gputile.tools.replay.engine import LivePlacer
-from gputile.tools.replay.trace import Nodes, Workload, read_workload
 from tests.conftest import examples
-from tests.unit.tools.replay.traces import TIMED, share, uniform, write_trace
+from tests.unit.benchmarks.replay.traces import TIMED, share, uniform, write_trace
 
 pytestmark = pytest.mark.requirement("B3")
 

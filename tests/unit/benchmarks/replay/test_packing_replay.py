@@ -4,12 +4,12 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.engine import LivePlacer, replay, steps
+from benchmarks.replay.study import make_placer
+from benchmarks.replay.trace import Arrivals, Nodes, PodShape, Workload
 
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import LivePlacer, replay, steps
-from gputile.tools.replay.study import make_placer
-from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
-from tests.unit.tools.replay.traces import share, stream, uniform, unlike
+from tests.unit.benchmarks.replay.traces import share, stream, uniform, unlike
 
 pytestmark = pytest.mark.requirement("B3")
 

@@ -1,23 +1,21 @@
-"""Replays pods that end, with the creation and deletion times of the trace and a scaled load.
+"""Replays pods that leave again: creation and deletion times of the trace itself, its load scaled.
 
-The published trace uses 1 % of the cluster at any time. To load the cluster, the replay takes several copies of the
-trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak demand
-is ``load`` times the GPUs, as if no pod ever waited. A pod runs as long as in the trace.
+The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay takes several copies
+of the trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak
+demand, counted as if no pod were ever refused, is ``load`` times the GPUs. A pod runs as long as in the trace, from its
+start on.
 """
 
 import heapq
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.wording import described
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import Placer
-from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.engine import Placer
+from benchmarks.replay.trace import Nodes, TraceError, Workload, check_arrivals
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -28,7 +26,7 @@ TURNOVER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pods in the order of their arrival: arrays of shape [arrivals]."""
+    """Pods by the time at which they come: arrays of shape [arrivals]."""
 
     pods: Int64
     """Index of each pod's shape."""
@@ -38,29 +36,32 @@ class Schedule:
     """Seconds from start to end."""
 
 
-class Stay(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a replay with departures, until the last arrival."""
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What a replay with departures measured, until the last pod came."""
 
-    workload: Annotated[str, described("Which workload of the trace.")]
-    policy: Annotated[str, described("Which placement policy.")]
-    seed: Annotated[int, described("The seed of the times.")]
-    load: Annotated[float, described("Peak demand as a multiple of the cluster's GPUs.")]
-    pods: Annotated[int, described("How many pods came.")]
-    gpu_hours_asked: Annotated[
-        float, described("GPU-hours that pods would have used by then, had each started when it came.")
-    ]
-    gpu_hours: Annotated[float, described("Allocated GPU-hours.")]
-    waited_pods: Annotated[int, described("Pods that started later than they came.")]
-    wait_seconds: Annotated[float, described("Mean wait of all pods; of pods that never started, until the end.")]
-    failed_pods: Annotated[int, described("Pods that had not started when the last pod came.")]
-    seconds: Annotated[float, described("CPU time of the replay.")] = 0.0
+    workload: str
+    policy: str
+    seed: int
+    load: float
+    """Peak demand as a multiple of the cluster's GPUs."""
+    pods: int
+    gpu_hours_asked: float
+    """GPU-hours that pods would have used by then, had each started when it came."""
+    gpu_hours: float
+    waited_pods: int
+    wait_seconds: float
+    """Mean wait of all pods; of pods that never started, until the end."""
+    failed_pods: int
+    seconds: float = 0.0
+    """CPU time of the replay."""
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw the order and times of arrivals; ``load`` is the peak demand as a fraction of all GPUs.
+    """Draw the order and the times in which pods arrive: ``load`` is the demand at the peak, as a part of all GPUs.
 
     Raises:
-        TraceError: the workload has no times, requests no GPU, or needs too many arrivals.
+        TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
     """
     if workload.lifetime is None:
         raise TraceError(f"workload {workload.name}: its file has no creation_time and deletion_time")
@@ -97,9 +98,10 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 
 
 def replay(placer: Placer, schedule: Schedule) -> Float64:
-    """Return the start time of each pod in seconds; infinity if it had not started at the last arrival.
+    """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
 
-    A pod that fits nowhere waits. When a pod ends, waiting pods are tried on its node in the order of their arrival.
+    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
+    arrival.
     """
     return _Run(placer, schedule).play()
 
@@ -109,7 +111,7 @@ class _Run:
         self._placer, self._schedule = placer, schedule
         shapes = placer.cluster.shapes
         self._started = np.full(len(schedule.pods), np.inf)
-        self._running: list[tuple[float, int, int]] = []  # end, pod, row of its node
+        self._running: list[tuple[float, int, int]] = []  # until when, the pod, the row of its node
         self._waiting: list[deque[int]] = [deque() for _ in shapes]
         self._waits = np.zeros(len(shapes), np.bool_)
         self._room = _FittingShapes(placer.cluster)
@@ -120,7 +122,7 @@ class _Run:
                 self._leave()
             index = int(self._schedule.pods[pod])
             self._placer.arrive(str(pod), index)
-            # No pod starts before an earlier one of the same shape.
+            # No pod overtakes another one of the same shape.
             if self._waits[index] or not self._start(pod, now):
                 self._waiting[index].append(pod)
                 self._waits[index] = True
@@ -137,7 +139,7 @@ class _Run:
     def _leave(self) -> None:
         now, gone, row = heapq.heappop(self._running)
         self._placer.cluster.release(str(gone))
-        # Nothing was released elsewhere, so a waiting pod fits this node or none.
+        # Nothing became free elsewhere: a waiting pod fits this node or none.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
             index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
             self._start(self._waiting[index].popleft(), now)
@@ -145,7 +147,7 @@ class _Run:
 
 
 class _FittingShapes:
-    """Finds the shapes that fit a node, the inverse of ``ReplayCluster.fits``."""
+    """Which shapes fit one node: the question of ``ReplayCluster.fits`` the other way round."""
 
     def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
@@ -162,7 +164,7 @@ class _FittingShapes:
 
 
 def summary(workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64) -> Stay:
-    """Summarise a replay up to the last arrival. ``started`` is the result of ``replay``."""
+    """Summarise a replay, up to the time at which the last pod came. ``started`` is what ``replay`` returned."""
     end = float(schedule.created[-1])
     gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[schedule.pods] / 1000
     asked = np.minimum(end - schedule.created, schedule.runtime)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.replay.trace import Nodes, PodShape
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
@@ -30,7 +31,6 @@ from gputile.core.devices.request import Request
 from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.tools.replay.trace import Nodes, PodShape
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
