@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.replay.cluster import ReplayCluster
-from benchmarks.replay.departures import Schedule, schedule, summary
-from benchmarks.replay.engine import LivePlacer, replay
+from benchmarks.replay.departures import Schedule, replay, schedule, summary
+from benchmarks.replay.engine import LivePlacer
 from benchmarks.replay.trace import Nodes, Workload, read_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
