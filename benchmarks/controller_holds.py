@@ -39,7 +39,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester
+from gputile.controlplane.controller.placeholders import Placeholders
 from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
@@ -253,9 +253,9 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     bench.planner = GangPlanner(configuration, bench.new_plan)
     await bench.view.node_event(Replaced(bench.nodes))
     await bench.view.pod_event(Replaced(bench.pods))
-    planner = NodeRequestPlanner(configuration, bench.planner, bench.new_plan)
-    requester = NodeRequester(planner.placeholders, _Server(), lambda: bench.view.waiting.placeholders)
-    planners = Planners(None, (planner, requester))
+    wait_seconds = configuration.autoscaling.wait_seconds
+    placeholders = Placeholders(_Server(), lambda: bench.view.waiting.placeholders, wait_seconds, bench.new_plan)
+    planners = Planners(None, (NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders))
     rounds = Rounds(bench.view, planners, lambda: True, lambda: NOW)
 
     async def ask() -> None:

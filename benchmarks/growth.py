@@ -27,7 +27,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_COUNT_LABEL
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import Confirmed
-from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
+from gputile.core.scheduling.bind import PodBinding, assume_pod
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
@@ -100,7 +100,7 @@ def _placement(nodes: int) -> Mapping[str, float]:
             times.append(time.process_time_ns())
             best = feasible[ranks.index(max(ranks))]
             times.append(time.process_time_ns())
-            verdict = assume_pod(engine, pod, best, BindTime(number, 0.0))
+            verdict = assume_pod(engine, pod, best, number, 0.0)
             times.append(time.process_time_ns())
             assert isinstance(verdict, PodBinding), "a node that is feasible takes the pod"
             verdict.confirm()

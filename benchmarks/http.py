@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.app import ExtenderGate, create_app
+from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -41,7 +41,7 @@ async def _measure() -> list[Result]:
         lambda: None,
         evictable=EvictablePods(lambda _: False),
     )
-    app = create_app(verbs, ExtenderMetrics(), ExtenderGate(_admit, lambda: ""))
+    app = create_app(verbs, ExtenderMetrics(), _admit, lambda: "")
     server = Server(app, "--port", "127.0.0.1", 0)
     with holding(server):
         server.listen()

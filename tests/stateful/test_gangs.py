@@ -45,9 +45,9 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
-from gputile.core.scheduling.bind import BindTime, PodBinding, decide_pod
+from gputile.core.scheduling.bind import PodBinding, decide_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import reserved_place
+from gputile.core.scheduling.reservation_rules import reserved_node
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.conftest import examples
 from tests.fakes.corebuilders import request_of
@@ -501,13 +501,13 @@ class Gangs(RuleBasedStateMachine):
         if not units_of(asking):  # the extender is not asked about it
             return self.server.bind(uid, "", NAMES[0], {}, self.now_ns) is not None
         held = self.extender.booking(uid)
-        request, place = request_of(asking), reserved_place(self.extender, asking, self.extender_ns)
+        request, place = request_of(asking), reserved_node(self.extender, asking, self.extender_ns)
         if isinstance(place, Refusal) or (held is not None and not held.reserved):
             return False
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False
-        binding = decide_pod(self.engine, asking, request, nodes[0], BindTime(self.extender_ns, 1.0))
+        binding = decide_pod(self.engine, asking, request, nodes[0], self.extender_ns, 1.0)
         if not isinstance(binding, PodBinding):
             return False
         booking = binding.booking

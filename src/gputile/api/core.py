@@ -14,6 +14,7 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
+SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler has looked at a pod whose gates are gone
 POD_READY = "Ready"
 
 Quantity = str | int | float

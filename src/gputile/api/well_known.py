@@ -62,7 +62,6 @@ TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" where 
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight where GPU time is shared, 1 to 1000
 HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when it takes no pods, Unix time in s
 NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the node that it asks for
-IDLE_NODE_ANNOTATION: Final = "gputile.io/idle-node"  # gputile; placeholder for a node that is there: "true"
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Claims (Dynamic Resource Allocation)

@@ -22,7 +22,7 @@ from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester
+from gputile.controlplane.controller.placeholders import Placeholders
 from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
@@ -71,17 +71,20 @@ class Controller:
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
         self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, self._wake)
-        self._requests = NodeRequestPlanner(configuration, self._planner, _new_name)
-        self._requester = NodeRequester(
-            self._requests.placeholders, writer, lambda: self.cluster_state.waiting.placeholders
+        self._placeholders = Placeholders(
+            writer,
+            lambda: self.cluster_state.waiting.placeholders,
+            configuration.autoscaling.wait_seconds,
+            _new_name,
         )
+        self._requests = NodeRequestPlanner(configuration, self._planner, self._placeholders)
         self._scales = configuration.autoscaling.enabled
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
             Planners(
                 (self._planner, self.gangs) if plans else None,
-                (self._requests, self._requester) if self._scales else None,
+                (self._requests, self._placeholders) if self._scales else None,
             ),
             active,
             time.time_ns,
@@ -141,7 +144,7 @@ class Controller:
         registry.counter(
             "gputile_controller_failed_writes",
             "Writes to the API server that failed and were tried again, since the start.",
-            lambda: self.nodes.queue.failures + self.gangs.failures + self._requester.failures,
+            lambda: self.nodes.queue.failures + self.gangs.failures + self._placeholders.failures,
         )
         self._export_gangs(registry)
         self._export_nodes(registry)
@@ -177,7 +180,7 @@ class Controller:
         gauge(
             "gputile_controller_nodes_requested",
             "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
-            lambda: self._requests.placeholders.counts().total() if self.election.leads() else 0,
+            lambda: self._requests.requested if self.election.leads() else 0,
         )
         gauge(
             "gputile_controller_pods_without_node_type",
@@ -197,7 +200,7 @@ class Controller:
 
     def _pod_changed(self, event: WatchEvent[Pod]) -> None:
         self.cluster_state.pod_changed(event)
-        if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
+        if isinstance(event, Applied) and self._requests.is_covered(event.object.spec.node_name):
             self.rounds.wake(for_requests=True)
 
     def _node_changed(self, event: WatchEvent[Node]) -> None:
@@ -219,6 +222,7 @@ class Controller:
     def _reconsider_all(self) -> None:
         for name in self.cluster_state.nodes:
             self.nodes.queue.add(name)
+        self._requests.forget()
         self._wake()
 
     def _wake(self) -> None:

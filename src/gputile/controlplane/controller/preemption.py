@@ -39,7 +39,7 @@ from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.pod_filter import takes_now
-from gputile.core.scheduling.reserved_place import lost_reservation
+from gputile.core.scheduling.reservation_rules import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 _SECOND = 10**9

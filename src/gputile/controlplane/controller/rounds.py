@@ -18,7 +18,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequestRound
+from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
@@ -38,7 +38,7 @@ class Planners:
     """The planners and their writers; None if gangs, or node requests, are off."""
 
     gangs: tuple[GangPlanner, GangWriter] | None = None
-    requests: tuple[NodeRequestPlanner, NodeRequester] | None = None
+    requests: tuple[NodeRequestPlanner, Placeholders] | None = None
 
 
 async def in_worker_thread(plan: Callable[[], RoundPlans]) -> RoundPlans:
@@ -96,7 +96,8 @@ class Rounds:
             self._requests_woken, self._requested_at = False, time.monotonic()
         plans = await self._compute(lambda: self._plan(snapshot, due=due))
         if not self._active():
-            self._abandon(plans)
+            if self._gangs is not None:
+                self._gangs[0].abandon()
             return RoundPlans()
         gangs = plans.gangs or GangRound()
         requested = self._write_requests(plans.requests, starts=bool(gangs.gates))
@@ -114,12 +115,6 @@ class Rounds:
             return RoundPlans(gangs)
         return RoundPlans(gangs, self._requests[0].plan(snapshot))
 
-    def _abandon(self, plans: RoundPlans) -> None:
-        if self._gangs is not None:
-            self._gangs[0].abandon()
-        if self._requests is not None and plans.requests is not None:
-            self._requests[0].abandon()
-
     async def _write_requests(self, requests: NodeRequestRound | None, *, starts: bool) -> None:
         """Write node requests; if gangs start, wait until deleted placeholders are gone."""
         if self._requests is None:
@@ -127,4 +122,4 @@ class Rounds:
         if requests is not None:
             await self._requests[1].write(requests)
         if starts:
-            await self._requests[1].placeholders_gone()
+            await self._requests[1].gone()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import POD_SCHEDULED, Pod
+from gputile.api.core import POD_SCHEDULED, SCHEDULING_GATED, Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of
@@ -15,26 +15,23 @@ class WaitingPods:
 
     ``refused`` are GPU pods that kube-scheduler found unschedulable, without the pods of gangs if gangs are planned.
     ``preemptors`` are those of them that may preempt, and pods with a reservation for which victims leave.
-    ``once_gated`` are the UIDs of pods that have had a scheduling gate.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         self.refused: dict[str, Pod] = {}
         self.preemptors: dict[str, Pod] = {}
         self.placeholders: dict[str, Pod] = {}
-        self.once_gated: set[str] = set()
         self._configuration = configuration
         self._namespace = namespace
 
     def copy(self) -> "WaitingPods":
         twin = WaitingPods(self._configuration, self._namespace)
         twin.refused, twin.preemptors = self.refused.copy(), self.preemptors.copy()
-        twin.placeholders, twin.once_gated = self.placeholders.copy(), self.once_gated.copy()
+        twin.placeholders = self.placeholders.copy()
         return twin
 
     def pod_applied(self, pod: Pod) -> None:
         uid, spec = pod.metadata.uid, pod.spec
-        once_gated = uid in self.once_gated or bool(spec.scheduling_gates)
         self.pod_deleted(uid)
         if spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
             return
@@ -44,8 +41,6 @@ class WaitingPods:
                 self.placeholders[uid] = pod
             return
         reservation, refused = reservation_of(pod), self._is_refused(pod)
-        if scales and once_gated:
-            self.once_gated.add(uid)
         if scales and refused and not pod.status.nominated_node_name:
             self.refused[uid] = pod
         may_preempt = refused and spec.preemption_policy != "Never"
@@ -58,10 +53,12 @@ class WaitingPods:
         self.refused.pop(uid, None)
         self.preemptors.pop(uid, None)
         self.placeholders.pop(uid, None)
-        self.once_gated.discard(uid)
 
     def _is_refused(self, pod: Pod) -> bool:
-        refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
+        refused = any(
+            each.type == POD_SCHEDULED and each.status == "False" and each.reason != SCHEDULING_GATED
+            for each in pod.status.conditions
+        )
         alone = not self._configuration.admission.gangs or gang_of(pod) is None
         return refused and alone and not pod.spec.scheduling_gates and asks_for_gpu(pod)
 

@@ -45,17 +45,6 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ExtenderGate:
-    """Admits calls: ``admit`` raises ``NotReady`` if this replica may not act.
-
-    ``not_ready`` returns why this replica is not ready, None if it is.
-    """
-
-    admit: Callable[[], Awaitable[None]]
-    not_ready: Callable[[], str | None]
-
-
-@dataclass(frozen=True, slots=True)
 class _Verb:
     """``answer`` is called with the decoded body; ``outcome`` names its result in the metrics."""
 
@@ -78,18 +67,17 @@ def _verbs(handlers: ExtenderHandlers) -> dict[str, _Verb]:
 
 
 class _VerbEndpoint:
-    """One verb over HTTP: reads the body, asks the gate, answers, and counts the outcome."""
+    """One verb over HTTP: reads the body, answers if this replica may act, and counts the outcome."""
 
     def __init__(
         self,
         name: str,
         verb: _Verb,
-        gate: ExtenderGate,
+        admit: Callable[[], Awaitable[None]],
         metrics: ExtenderMetrics,
         bodies: BodyReader,
     ) -> None:
-        self._name, self._verb = name, verb
-        self._gate = gate
+        self._name, self._verb, self._admit = name, verb, admit
         self._requests, self._seconds = metrics.requests, metrics.seconds.labels(name)
         self._bodies = bodies
         self._most_items = MOST_ITEMS.get(name, MOST_ITEMS_ELSE)
@@ -100,10 +88,7 @@ class _VerbEndpoint:
             body = await self._bodies.body(request)
             if has_more_items(body, self._most_items):
                 raise BadRequest(f"the body has more than {self._most_items} items of JSON")
-            if verb not in _OF_EVERY_REPLICA:
-                await self._gate.admit()
-            elif why := self._gate.not_ready():
-                raise NotReady(why)
+            await self._admit()
             result = self._verb.answer(decode(body, self._verb.decoder))
             if isawaitable(result):
                 result = await result
@@ -129,13 +114,27 @@ class _VerbEndpoint:
 
 
 def create_app(
-    handlers: ExtenderHandlers, metrics: ExtenderMetrics, gate: ExtenderGate, intake: BodyReader | None = None
+    handlers: ExtenderHandlers,
+    metrics: ExtenderMetrics,
+    admit: Callable[[], Awaitable[None]],
+    not_ready: Callable[[], str | None],
+    intake: BodyReader | None = None,
 ) -> Handler:
-    """Return the handler of verbs, probes and metrics; ``intake`` reads the bodies."""
+    """Return the handler of verbs, probes and metrics.
+
+    ``admit`` raises ``NotReady`` if this replica may not act; ``not_ready`` returns why it has not listed the cluster,
+    None if it has. ``intake`` reads the bodies.
+    """
+
+    async def admit_every_replica() -> None:
+        if why := not_ready():
+            raise NotReady(why)
+
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
-    routes = monitoring_routes(metrics.registry, gate.not_ready)
+    routes = monitoring_routes(metrics.registry, not_ready)
     for name, verb in _verbs(handlers).items():
-        routes[f"/{name}"] = "POST", _VerbEndpoint(name, verb, gate, metrics, bodies).serve
+        admitting = admit_every_replica if name in _OF_EVERY_REPLICA else admit
+        routes[f"/{name}"] = "POST", _VerbEndpoint(name, verb, admitting, metrics, bodies).serve
     return routed(routes)
 
 

@@ -6,13 +6,15 @@ If GPUs become free, pods that were refused a moment before are requeued.
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, KeysView, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import WAKE_ANNOTATION
 from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.evictable_pods import EvictablePods
+from gputile.controlplane.extender.metrics import PendingPods
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     ClaimApplied,
@@ -39,26 +41,15 @@ WATCH_LAG_SECONDS = 30.0
 PAUSE_SECONDS = 0.5
 
 
-class PodObserver(Protocol):
-    """Receives pod events after the ledger has applied them."""
-
-    def pod_applied(self, pod: Pod) -> None:
-        """Apply a pod that was created or changed."""
-
-    def pod_deleted(self, uid: str) -> None:
-        """Forget a pod."""
-
-    def uids(self) -> KeysView[str]:
-        """Return the UIDs of the known pods."""
-
-
 class Informer:
     """Applies the events of reflectors to ``ledger``, and then to ``observers``.
 
     ``freed`` is called with nodes that may have more free GPUs now.
     """
 
-    def __init__(self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[PodObserver] = ()) -> None:
+    def __init__(
+        self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[EvictablePods | PendingPods] = ()
+    ) -> None:
         self._ledger = ledger
         self._observers = observers
         self._freed = freed

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import EventReason
@@ -52,11 +53,8 @@ class ExtenderMetrics:
 
     def waited(self, pod: Pod, now: datetime) -> None:
         """Record that a pod was bound at ``now``. Its creation is by the API server's clock."""
-        try:
-            created = datetime.fromisoformat(pod.metadata.creation_timestamp or "")
-            self._wait.observe(max(0.0, (now - created).total_seconds()))
-        except (ValueError, TypeError):  # none, or one without a time zone: the API server writes neither
-            return
+        if created := unix_seconds(pod.metadata.creation_timestamp):
+            self._wait.observe(max(0.0, now.timestamp() - created))
 
 
 EVERY_S: Final = 15.0

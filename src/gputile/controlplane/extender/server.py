@@ -18,14 +18,14 @@ from gputile.api.well_known import EXTENDER_LEASE, EventReason
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.app import ExtenderGate, create_app
+from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, BinderClock, PodApi
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.price_learning import PriceLearning
-from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
+from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -105,14 +105,15 @@ class Extender:
                 engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
             ),
             self.metrics,
-            ExtenderGate(self._admit, self.not_ready),
+            self._admit,
+            self.not_ready,
         )
         self._describe()
 
-    def _elect(self, connection: Connection) -> Election:
+    def _elect(self, connection: Connection) -> LeaderElection:
         settings, seconds = self._settings, self._settings.lease_seconds
         if not seconds:
-            return SoleReplica(self._catch_up)
+            return LeaderElection(NoLease(), self._catch_up)
         state = LeaseState(settings.identity, seconds, seconds / 3)
         namespace = settings.lease_namespace or connection.namespace
         within = max(1.0, seconds / 3)

@@ -2,8 +2,8 @@
 
 Each replica polls the Secret and serves its certificate, so cert-manager, for example, renews the certificate without a
 restart. If the certificate is missing or unusable, a replica stores a self-made one. Replicas agree by the Secret's
-resourceVersion: the loser of a race reads what the winner has stored. The webhook configurations get ``ca.crt`` before
-the certificate is served.
+resourceVersion: soon after a race, its loser reads what the winner has stored. The webhook configurations get
+``ca.crt`` before the certificate is served.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gputile.api.conversion import ConversionError
 from gputile.api.conversion import decode as decode_json
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, SYSTEM_CLOCK, Clock, Connection
-from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
+from gputile.kube.errors import BadAnswer, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ RENEW_BEFORE: Final = timedelta(hours=1)  # later than anybody else who keeps th
 SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
 INTERVAL_SECONDS = 30.0
 RETRY_SECONDS = 2.0
-_ATTEMPTS = 4
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
@@ -210,22 +209,17 @@ class CertificateKeeper:
         self.served.set()
 
     async def _agree(self) -> ServingCertificate:
-        for _ in range(_ATTEMPTS):
-            version, stored = await self._read()
-            if stored is not None:
-                return stored
-            # A deleted Secret is restored with the same certificate, which the other replicas still serve.
-            made = self.current
-            if made is None or not made.serves(self._names, self._now()):
-                trusted = made.authorities if made is not None and made.expires > self._now() else b""
-                made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
-            try:
-                await self._write(version, made)
-            except Conflict:
-                continue
-            log.info("a certificate is stored")
-            return made
-        raise BadAnswer(f"the Secret {self._secret} changes faster than it can be written")
+        version, stored = await self._read()
+        if stored is not None:
+            return stored
+        # A deleted Secret is restored with the same certificate, which the other replicas still serve.
+        made = self.current
+        if made is None or not made.serves(self._names, self._now()):
+            trusted = made.authorities if made is not None and made.expires > self._now() else b""
+            made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
+        await self._write(version, made)
+        log.info("a certificate is stored")
+        return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
         """Return the Secret's version, "" if there is none, and its certificate if it is usable."""

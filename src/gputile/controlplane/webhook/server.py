@@ -152,7 +152,9 @@ class Webhook:
             work = (self.configuration.run(FOLLOW_EVERY_S), self.certificates.run(), self._lag.run())
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
-            if await _first(self.certificates.served, ending):
+            ended, served_once = group.create_task(ending.wait()), group.create_task(self.certificates.served.wait())
+            await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
+            if not ending.is_set():
                 # The loaded modules stay: a garbage collection that walks them would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
@@ -162,7 +164,7 @@ class Webhook:
                 await asyncio.sleep(drain_seconds)
                 reviews.stop()
                 await served
-            for task in background:
+            for task in (*background, served_once):
                 task.cancel()
             health.stop()
             await health_served
@@ -187,14 +189,3 @@ def service_names(settings: WebhookSettings) -> tuple[str, ...]:
     """Return the names by which the API server reaches the webhook, which the certificate must have."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)
-
-
-async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
-    """Wait for the first of the two, and return whether it is the wanted one."""
-    tasks = [asyncio.create_task(event.wait()) for event in (wanted, other)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-    return wanted.is_set() and not other.is_set()

@@ -226,7 +226,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return what the user is told: the first ``MOST_SHOWN`` refusals, and whether there are more."""
+    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are more."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")

@@ -1,7 +1,7 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is prepared once for a pod: it counts pods by topology domain, is told of each pod that comes or goes, and is
-then asked of each node. Rules of a pod that are so many that they would cost others too much are not judged.
+A check is made once for a pod: it counts pods by topology domain, is updated with each pod that comes or goes, and then
+answers for each node. Rules of a pod that are so many that they would cost others too much are not checked.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ class Check(Protocol):
     """One rule of a pod about others."""
 
     def count(self, other: Pod, node: Node, sign: int) -> None:
-        """Take notice of a pod that came to a node (1), or went (-1)."""
+        """Add a pod on a node (1), or remove it (-1)."""
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         """Return why the pod may not go to a node with these labels, None where it may."""

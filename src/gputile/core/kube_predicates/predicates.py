@@ -1,4 +1,4 @@
-"""Makes kube-scheduler's own checks beside the GPU decision, so that a what-if tells the truth.
+"""Makes kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
 What it cannot judge counts as no reason: volumes, resource claims, and resizes in place that are under way. What nodes
 answer by labels, names and taints is kept until a node changes, and what a pod's rules about others have counted is
@@ -223,7 +223,7 @@ class Predicates:
         return found
 
     def concerns_others(self, pod: Pod) -> bool:
-        """Return whether it matters for the pod which other pods are where, beside what they take of the nodes."""
+        """Return whether rules between pods concern the pod: its own, or the anti-affinity of placed pods."""
         return bool(self._repelling) or looks_at_pods(pod)
 
     def repelling(self) -> Iterable[Pod]:
@@ -246,7 +246,7 @@ class Predicates:
         return _broken(self._checks(pod), node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
-        """Return every reason why the pod may not go to one node, each once; ``reasons`` tells the first."""
+        """Return every reason why the pod may not go to one node, each once; ``reasons`` has the first."""
         node = self._nodes.get(name)
         if node is None:
             return [UNKNOWN_NODE]

@@ -14,7 +14,7 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps GPUs for it.
+    """Return the reservation that ``pod`` carries, as a booking; None where it reserves no GPUs.
 
     A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
     """
@@ -62,9 +62,9 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 
 
 class Reservations:
-    """The last word on each pod's reservation, in force or taken by a Binding under way.
+    """The reservation that each pod carries, whether it is in force, has expired, or its Binding is in progress.
 
-    One that has ended is remembered: a clock that jumped ahead, and was set right, brings it back.
+    Expired ones are kept: a clock that jumped ahead, and was set right, brings them back.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Reservations:
         return twin
 
     def put(self, uid: str, reservation: Booking | None) -> None:
-        """Note what a pod carries: a reservation, or none."""
+        """Store the reservation that a pod carries, or that it carries none."""
         if reservation is not None:
             self._by_uid[uid] = reservation
         else:
@@ -96,9 +96,9 @@ class Reservations:
             del self._by_uid[uid]
 
     def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
-        """Let it be ``now_ns`` (Unix time in nanoseconds); return whose reservations have ended, and whose are back.
+        """Set the time to ``now_ns`` (Unix time in nanoseconds); return whose reservations have expired, or are back.
 
-        Time goes back where the clock is set back.
+        Some are back where the clock was set back.
         """
         before, self._now_ns = self._now_ns, now_ns
         first, last = min(before, now_ns), max(before, now_ns)
@@ -133,7 +133,7 @@ class BookedPlans:
         return twin
 
     def put(self, booking: Booking) -> None:
-        """Take in a booking, or what is newly known of it; one of no plan counts nothing."""
+        """Add or replace a booking; one without a plan is ignored."""
         if not booking.plan:
             return
         plan = self._plans.setdefault(booking.plan, PlanBookings())

@@ -43,7 +43,7 @@ class NodeState:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return on how many usable GPUs pods have more than there is; what is kept for a pod it does not have yet."""
+    """Return how many usable GPUs are allocated beyond their memory; reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.bookings():

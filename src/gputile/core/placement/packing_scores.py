@@ -176,7 +176,7 @@ class _WithPod:
 
 
 def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool) -> Float64:
-    """Return what each node's worth changes by when it gets the pod: shape [nodes].
+    """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
 
     All nodes fit the pod. ``cpu`` is free milli-CPU, and ``taken`` what the pod takes of it: [nodes], as memory limits
     how much of it counts (``usable_cpu``). ``hosts`` tells for each scarce need which nodes have a model for it [needs,
@@ -332,7 +332,7 @@ def scores_without_gpus(arrays: NodeArrays, host: HostResources, rows: vectorize
 
 
 def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) -> Float64:
-    """Return what the worth of each of ``lines`` changes by with the pod, in GPUs: shape [lines]."""
+    """Return by how much the pod changes the worth of each of ``lines``, in GPUs: shape [lines]."""
     host = trial.host
     hosts = np.zeros((len(state.hosts), len(lines)), np.bool_)
     known = lines < state.hosts.shape[1]

@@ -116,7 +116,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs have room beside the pods on them, and hold none of another trust group: [rows, GPUs]."""
+    """Return which GPUs may hold one more pod, and hold none of another trust group: [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():

@@ -50,7 +50,7 @@ class DemandEstimator:
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
     def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
-        """Note a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
+        """Count a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
         if gpus and memory:
@@ -97,7 +97,7 @@ class DemandTracker:
         self._middle_mib = _USUAL_MIB
 
     def observe(self, pod: Pod, request: Request | None) -> None:
-        """Note that a pod asks for a place; ``request`` is None where it asks for no GPU."""
+        """Count a pending pod; ``request`` is None where it asks for no GPU."""
         if not self._new(pod.metadata.uid):
             return
         estimator = self._begun()

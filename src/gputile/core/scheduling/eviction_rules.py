@@ -17,7 +17,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import DELETION_COST_ANNOTATION, MIRROR_ANNOTATION
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.node_info import NodeInfo
+from gputile.core.ledger.ledger import Ledger
 
 DEFAULT_GRACE_S = 30
 MOST_GRACE_S = 86_400  # a pod that may take longer to leave is never evicted
@@ -148,8 +148,9 @@ class EvictionRules:
         return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
 
 
-def eviction_loss(booking: Booking, facts: EvictionFacts, info: NodeInfo | None, now_s: float) -> Loss:
-    """Return what the eviction of a pod costs at ``now_s``, Unix time in seconds; ``info`` is that of its node."""
+def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s: float) -> Loss:
+    """Return what the eviction of a pod costs at ``now_s``, Unix time in seconds."""
+    info = ledger.info_of(booking.node)
     seconds = max(0, int(now_s - facts.started_at)) if facts.started_at else 0
     milli_gpus = 0  # of each GPU its memory or its compute, what is more
     if info is not None and seconds:

@@ -30,7 +30,7 @@ from gputile.core.scheduling.eviction_rules import (
 )
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reserved_place import lost_reservation
+from gputile.core.scheduling.reservation_rules import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch, lowest_enough
 
 _SECOND = 10**9
@@ -55,7 +55,7 @@ class VictimSearchInput:
         return replace(self, engine=self.engine.snapshot(), predicates=self.predicates.snapshot())
 
     def remove(self, uid: str) -> None:
-        """Look at the cluster, a snapshot, without a pod."""
+        """Remove a pod from the snapshot."""
         self.engine.ledger.apply(PodDeleted(uid))
         self.predicates.remove(uid)
 
@@ -65,7 +65,7 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a node of the snapshot has room for a pod beside all others."""
+        """Return whether a node of the snapshot has room for a pod, which may be placed already."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -177,7 +177,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Return the GPUs whose victims cost least beside those that leave already; they are gone then."""
+        """Return the GPUs whose victims add the least to the loss so far, and remove these from the snapshot."""
         request = asking.request
         if request is None:
             return None
@@ -216,7 +216,7 @@ class _Attempt:
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return who would leave each node for a kind of pods; what is known of nodes that have not changed stands."""
+        """Return the victims on each node for a kind of pods; only nodes that have changed are searched again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules)
         now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
@@ -234,7 +234,7 @@ class _Attempt:
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Return a loss without the priority where pods that are as important leave anyway."""
+        """Return the loss with at least the priority of the victims so far: an equal one adds nothing."""
         return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
@@ -256,13 +256,12 @@ class _Attempt:
                 known.pop(name, None)
 
     def _loss(self, booking: Booking) -> Loss:
-        info = self._ledger.info_of(booking.node)
-        return eviction_loss(booking, self._rules.facts[booking.uid], info, self._now_ns / _SECOND)
+        return eviction_loss(booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND)
 
     # -- who may stay after all
 
     def _spare(self) -> None:
-        """Let those victims stay whose leaving nobody needs, the dearest first; of a gang that leaves whole all."""
+        """Spare the victims that nobody needs, the dearest first; a gang that leaves whole is spared as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
@@ -292,7 +291,7 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether no pod of a gang stays that is not told to leave already: such a one may hang for ever."""
+        """Return whether all pods of a gang are victims, except those that were told to leave and may hang."""
         staying = (uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid))
         return all(self._ledger.booking(uid) is None for uid in staying)
 

@@ -158,14 +158,31 @@ class PlacementEngine:
         return parse_request(pod, configuration.unit_mib, configuration.trust_group)
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
-        """Return which of ``names`` the request fits."""
+        """Return which of ``names`` the request fits, and why not the others.
+
+        The reasons are in full for the nodes that come closest, and a class for the others: kube-scheduler writes all
+        distinct reasons into the pod's status, and thousands would not fit.
+        """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known
         if feasible.all():
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
-        unfit = np.flatnonzero(~feasible)
-        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
+        unfit, node_arrays = np.flatnonzero(~feasible), self.ledger.node_arrays
+        left_out, rows = [names[i] for i in unfit.tolist()], rows[unfit]
+        broken = np.where(known[unfit], vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
+        for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
+            texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
+            texts |= dict.fromkeys(compress(left_out, (broken == rule).tolist()), SUMMARY[rule])
+        for i in _closest(node_arrays, rows, broken):
+            name = left_out[i]
+            why = self.refusal(request, name)
+            if why is None:
+                continue
+            for texts in (result.unresolvable, result.refused):
+                texts.pop(name, None)
+            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
+            result.closest.append((name, why.text))
         return result
 
     def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
@@ -285,33 +302,6 @@ class PlacementEngine:
         if packing_state is not None:
             return scores_without_gpus(arrays, host, rows, packing_state)
         return vectorized.scores_without_gpus(arrays, rows, host)
-
-    def _explain(
-        self,
-        request: Request,
-        names: list[str],
-        rows: npt.NDArray[np.intp],
-        known: npt.NDArray[np.bool_],
-        result: Filtered,
-    ) -> None:
-        """Give each refused node its reason: in full for those that come closest, as a class for the others.
-
-        kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
-        """
-        node_arrays = self.ledger.node_arrays
-        broken = np.where(known, vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
-        for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
-            texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
-            texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
-        for i in _closest(node_arrays, rows, broken):
-            name = names[i]
-            why = self.refusal(request, name)
-            if why is None:
-                continue
-            for texts in (result.unresolvable, result.refused):
-                texts.pop(name, None)
-            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
-            result.closest.append((name, why.text))
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:

@@ -15,7 +15,7 @@ from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal, ReservationRule, grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
-from gputile.core.scheduling.reserved_place import reserved_place
+from gputile.core.scheduling.reservation_rules import reserved_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +47,22 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         engine.demand.observe(pod, request)
     if request is None:
         return PodVerdict(Filtered(list(names)))
-    place = reserved_place(ledger, pod, now_ns)
+    place = reserved_node(ledger, pod, now_ns)
     if isinstance(place, Refusal):
-        return PodVerdict(_none(names, place), lacks_gpus=True)
+        # The node that the pod's victims leave stays nominated: it may take the pod soon.
+        left = place.node if place.rule is ReservationRule.NOT_LEFT_YET else ""
+        soon = {name: place.text for name in names if name == left}
+        others = {name: place.text for name in names if name != left}
+        return PodVerdict(Filtered([], soon, others), lacks_gpus=True)
     if place is not None:
         booking = ledger.booking(pod.metadata.uid)
-        why = f"GPUs of node {place} are kept for the pod"
+        why = f"GPUs of node {place} are reserved for the pod"
         if booking is not None and not booking.reserved:
             why = f"an earlier Binding of the pod to node {place} is not confirmed yet"
         refused = {name: why for name in names if name != place}
         return PodVerdict(Filtered([name for name in names if name == place], refused))
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
-
-
-def _none(names: Sequence[str], waits: Refusal[ReservationRule]) -> Filtered:
-    """Refuse all nodes for now. The node that the pod's victims leave stays nominated: it may take the pod soon."""
-    soon = {name: waits.text for name in names if waits.rule is ReservationRule.NOT_LEFT_YET and name == waits.node}
-    return Filtered([], soon, {name: waits.text for name in names if name not in soon})
 
 
 def _no_fit_text(found: Filtered, asked: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Chooses the pods to evict for a pod of higher priority: greedily, and who need not leave stays.
+"""Chooses the pods to evict for a pod of higher priority: greedily, and spares those nobody needs.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
 no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing, the
@@ -109,7 +109,7 @@ class _Departures:
         self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
 
     def lets(self, group: VictimGroup) -> bool:
-        """Return whether the group may leave beside the others."""
+        """Return whether the budgets allow that the group leaves in addition to the others."""
         return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
 
     def add(self, group: VictimGroup) -> None:
@@ -197,7 +197,7 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return who leaves if the pod of a booking does, and who if its gang cannot let enough go; None for nobody."""
+        """Return the group with which a pod leaves, and the one if its gang must leave whole; None where it may not."""
         if booking.uid == self._preemptor.uid:
             return _LEAVING, _LEAVING
         if booking.reserved:
@@ -246,11 +246,9 @@ class VictimSearch:
         guarded = Counter(budget for budget in budgets if budget is not None)
         if any(count > budget.allows for budget, count in guarded.items()):
             return None
-        return VictimGroup(uids, total_loss(map(self._loss, bookings)), evictions=tuple(guarded.items()))
-
-    def _loss(self, booking: Booking) -> Loss:
-        info = self._ledger.info_of(booking.node)
-        return eviction_loss(booking, self._rules.facts[booking.uid], info, self._preemptor.now_s)
+        facts, now_s = self._rules.facts, self._preemptor.now_s
+        losses = (eviction_loss(each, self._ledger, facts[each.uid], now_s) for each in bookings)
+        return VictimGroup(uids, total_loss(losses), evictions=tuple(guarded.items()))
 
 
 def _gpus(
@@ -328,7 +326,7 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Let those groups stay, the dearest first, without which enough GPUs are free; return the free GPUs."""
+    """Spare the groups without which enough GPUs are free, the dearest first; return the free GPUs."""
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}

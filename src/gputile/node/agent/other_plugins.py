@@ -1,4 +1,4 @@
-"""Finds other device plugins and DRA drivers that hand out this node's GPUs: gputile then offers nothing.
+"""Finds other device plugins and DRA drivers that hand out the node's GPUs: gputile then offers none.
 
 The evidence is a plugin's socket that answers in the kubelet's directory, device IDs with the UUIDs of this node's
 GPUs, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gputile has never offered it.

@@ -85,7 +85,7 @@ class Account:
 
     @property
     def capped(self) -> bool:
-        """Whether the container may not have all of the GPU's time, even if nobody else wants it."""
+        """Whether the container may not have all of the GPU's time, even if no other container wants it."""
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
@@ -146,12 +146,12 @@ class Turn:
     number: int
     account: Account
     since: int
-    end: int | None  # None: until somebody else wants the GPU
+    end: int | None  # None: until another container wants the GPU
     charged_until: int
     heard_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
     used: int = 0  # the longest time for which the GPU worked for a process that has returned the turn
     contended: int = 0  # for how long other containers waited meanwhile
     unbounded: bool = False  # it began without an end, so work was submitted far ahead
-    settled: int = 0  # the sum of ``used`` over the times after which no process had the turn
+    worked: int = 0  # the sum of ``used`` over the times after which no process had the turn
     kept_until: int = 0  # while no process has the turn, it stays the account's until then

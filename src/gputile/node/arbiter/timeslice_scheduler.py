@@ -44,7 +44,7 @@ class TimeSliceScheduler:
         self.longest_wait = longest_wait
         self.accounts: dict[str, Account] = {}
         self._members: dict[int, Account] = {}
-        self._wanted_at: dict[int, int] = {}  # when each member last said that it has work
+        self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
         self._turn: Turn | None = None
         self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
@@ -159,7 +159,7 @@ class TimeSliceScheduler:
             if again:
                 self._wait(account, member, now)
             if not turn.holders:
-                turn.settled, turn.used = turn.settled + turn.used, 0
+                turn.worked, turn.used = turn.worked + turn.used, 0
                 turn.kept_until = now + self.spare if account.tied else now
                 if turn.kept_until == now:
                     self._end(now)
@@ -304,7 +304,7 @@ class TimeSliceScheduler:
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        too_much = lasted - min(lasted, max(turn.settled + turn.used, lasted // LEAST_PART))
+        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)

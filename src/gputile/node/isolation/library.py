@@ -78,11 +78,11 @@ def install(installed: Installed, content: bytes) -> None:
     Raises:
         OSError: a file cannot be read or written.
     """
-    place = installed.library.parent
-    if not place.is_dir():
-        place.mkdir(parents=True, exist_ok=True)
+    directory = installed.library.parent
+    if not directory.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
     found = _content(installed.library)
-    if found is None or (found != content and place_in(place.parent, found) != installed):
+    if found is None or (found != content and place_in(directory.parent, found) != installed):
         _replace(installed.library, content)
     loads = f"{CONTAINER_LIBRARY}\n".encode()
     if _content(installed.preload) != loads:

@@ -75,9 +75,10 @@ def _memory_rows(
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory, ExitStack() as stack:
         running = []
         for number, limit in enumerate(limits_mib):
-            place = Path(directory, str(number))
-            _make_allocation(place, encode_limits([GpuLimit(uuid, limit)]))
-            running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
+            allocation = Path(directory, str(number))
+            _make_allocation(allocation, encode_limits([GpuLimit(uuid, limit)]))
+            probe = ["memory", way, str(asked)]
+            running.append([_start_probe(probe, allocation, environment, stack) for _ in range(processes)])
         everyone = [process for group in running for process in group]
         for process in everyone:
             _go(process)
@@ -93,20 +94,13 @@ def _memory_rows(
     return rows
 
 
-def start_program(
-    way: str, asked_mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack
-) -> subprocess.Popen[str]:
-    """Start a probe of memory."""
-    return _start_probe(["memory", way, str(asked_mib)], place, environment, stack)
-
-
 def _start_probe(
-    arguments: Sequence[str], place: Path | None, environment: Mapping[str, str], stack: ExitStack
+    arguments: Sequence[str], allocation: Path | None, environment: Mapping[str, str], stack: ExitStack
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context; without a ``place`` it has no library."""
+    """Start a probe and wait until it has its context; without an allocation it has no library."""
     variables = {**os.environ, **environment}
-    if place is not None:
-        variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
+    if allocation is not None:
+        variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
     command, pipe = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments], subprocess.PIPE
     probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     stack.enter_context(probe)
@@ -122,10 +116,10 @@ def _go(probe: subprocess.Popen[str]) -> None:
         probe.stdin.flush()
 
 
-def _make_allocation(place: Path, limits: bytes) -> None:
-    place.mkdir()
-    (place / LIMITS).write_bytes(limits)
-    (place / USAGE).write_bytes(bytes(USAGE_BYTES))
+def _make_allocation(allocation: Path, limits: bytes) -> None:
+    allocation.mkdir()
+    (allocation / LIMITS).write_bytes(limits)
+    (allocation / USAGE).write_bytes(bytes(USAGE_BYTES))
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -204,10 +198,12 @@ def _judge(
 def _arbitrated(
     directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[GpuClaim], seconds: float
 ) -> list[float]:
-    places = [directory / str(number) for number in range(len(claims))]
-    for place in places:
-        _make_allocation(place, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
-    allocations = (AssignedContainer(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
+    directories = [directory / str(number) for number in range(len(claims))]
+    for allocation in directories:
+        _make_allocation(allocation, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(allocation / SOCKET)))
+    allocations = (
+        AssignedContainer(str(allocation), (claim,)) for allocation, claim in zip(directories, claims, strict=True)
+    )
     # In a process group of its own, like the probes: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
@@ -216,19 +212,19 @@ def _arbitrated(
         arbiter.stdin.write(encode_line(Assignment(tuple(allocations))))
         arbiter.stdin.flush()
         end = time.monotonic() + _WITHIN_S
-        while not all((place / SOCKET).exists() for place in places):
+        while not all((allocation / SOCKET).exists() for allocation in directories):
             if arbiter.poll() is not None or time.monotonic() > end:
                 raise ProbeError("the arbiter does not start")
             time.sleep(0.01)
-        return _fills(environment, places, seconds)
+        return _fills(environment, directories, seconds)
     finally:
         arbiter.communicate()
 
 
-def _fills(environment: Mapping[str, str], places: Sequence[Path | None], seconds: float) -> list[float]:
-    """Return the fills per second of simultaneous probes; one without a place has no library."""
+def _fills(environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float) -> list[float]:
+    """Return the fills per second of simultaneous probes; one without a allocation has no library."""
     with ExitStack() as stack:
-        probes = [_start_probe(["time", str(seconds)], place, environment, stack) for place in places]
+        probes = [_start_probe(["time", str(seconds)], allocation, environment, stack) for allocation in directories]
         for probe in probes:
             _go(probe)
         outputs = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]

@@ -1,15 +1,15 @@
-"""Decides when a GPU counts as unhealthy, and when it is trusted again (B6).
+"""Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-Signs go in, states come out; reading the signs is the probe's work. A critical sign takes a GPU away at once, a
-doubtful one only when it repeats. A GPU comes back after a quiet time and several good examinations in a row;
-one that keeps relapsing has to be quiet for longer each time.
+It computes states from signs, which the probe reads. A critical sign makes a GPU unhealthy at once, a doubtful one only
+when it repeats. A GPU recovers after a quiet time and several good examinations in a row; the quiet time doubles if it
+fails again soon.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-# XIDs that an application causes and that say nothing about the GPU: those that NVIDIA's device plugin ignores.
+# XIDs that applications cause, and that NVIDIA's device plugin ignores.
 APPLICATION_XIDS = frozenset(
     (
         13,  # graphics engine exception
@@ -20,11 +20,11 @@ APPLICATION_XIDS = frozenset(
         109,  # context switch timeout
     )
 )
-DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row before a GPU leaves
-GOOD_TO_RETURN = 3  # good examinations in a row before a GPU returns
+DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row that make a GPU unhealthy
+GOOD_TO_RETURN = 3  # good examinations in a row that make it healthy
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
-FORGIVEN_AFTER_S = 3600.0  # a GPU that was well for so long begins again with the first quiet time
+FORGIVEN_AFTER_S = 3600.0  # the quiet time of a GPU that was healthy for so long is the first again
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The GPU or MIG instance ``uuid`` was examined. ``trouble`` is what was wrong, None if nothing.
+    """The GPU or MIG instance ``uuid`` was examined, and has this ``trouble``, if any.
 
-    ``doubtful`` trouble may pass by itself, as one call that timed out; other trouble is certain, as a lost GPU.
+    ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain, such as a lost GPU.
     """
 
     uuid: str
@@ -52,7 +52,7 @@ Sign = XidSeen | Examined
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """What is known of one GPU; times are seconds on the caller's monotonic clock."""
+    """The health of one GPU; times are seconds on the caller's monotonic clock."""
 
     healthy: bool = True
     reason: str = ""
@@ -65,7 +65,7 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The conditions of a machine's GPUs and MIG instances by UUID; one that is not there is well."""
+    """The health of a machine's GPUs and MIG instances by UUID; those that are missing are healthy."""
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -74,7 +74,7 @@ class Health:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why no new pod may use them, by the UUIDs of what is unhealthy."""
+        """The reasons of the unhealthy GPUs and instances, by UUID."""
         return {uuid: condition.reason for uuid, condition in self.conditions.items() if not condition.healthy}
 
 
@@ -82,13 +82,13 @@ WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the health with which an agent begins that finds ``unhealthy`` GPUs published by the one before it."""
+    """Return the initial health of an agent whose predecessor has published these ``unhealthy`` GPUs."""
     begin = HealthState(healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s)
     return Health(MappingProxyType(dict.fromkeys(unhealthy, begin)))
 
 
 def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
-    """Return ``health`` after ``signs``, in their order, seen at ``now_s``."""
+    """Return ``health`` after ``signs``, in their order, at ``now_s``."""
     conditions = dict(health.conditions)
     for sign in signs:
         condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
@@ -98,7 +98,7 @@ def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
 
 
 def without(health: Health, gone: Iterable[str]) -> Health:
-    """Return ``health`` without what is no longer part of the machine, as MIG instances that were destroyed."""
+    """Return ``health`` without what is no longer part of the machine, such as destroyed MIG instances."""
     left = set(gone)
     return Health(MappingProxyType({u: c for u, c in health.conditions.items() if u not in left}))
 

@@ -9,7 +9,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
+from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -45,8 +45,9 @@ class Served:
             if ready:
                 raise NotReady(ready)
 
-        gate = ExtenderGate(admit, lambda: ready if not_listed is None else not_listed)
-        self.app = create_app(verbs, ExtenderMetrics(), gate, intake)
+        self.app = create_app(
+            verbs, ExtenderMetrics(), admit, lambda: ready if not_listed is None else not_listed, intake
+        )
 
     async def call(self, path: str, body: bytes = b"", method: str = "POST", ends: bool = True) -> tuple[int, bytes]:
         return await ask(self.app, sent(path, body, method=method, ends=ends))

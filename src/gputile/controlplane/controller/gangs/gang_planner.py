@@ -8,7 +8,6 @@ other. If the eviction of pods of lower priority makes room for a gang, it preem
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -27,25 +26,12 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 
 
-_FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
+_REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
 _INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
 _PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
 _TOO_LARGE = EventReason.GANG_TOO_LARGE
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """How often in a row the API server refused a gang's reservation, why, and the end of the back-off (Unix ns)."""
-
-    times: int
-    why: str
-    again_ns: int
-
-    def pauses(self, now_ns: int) -> bool:
-        """Return whether the gang backs off; a back-off that is too long was begun by a clock that was ahead."""
-        return 0 < self.again_ns - now_ns <= _LONGEST_PAUSE
 
 
 class GangPlanner:
@@ -59,7 +45,7 @@ class GangPlanner:
         self.searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        self._refused: dict[GangName, _Refused] = {}
+        self._refused: dict[GangName, tuple[str, int]] = {}  # why the API server refused a reservation, and when
         self._now_ns = 0
         self.without_room: list[Pod] = []  # as the last round found; of each gang as many as have to start together
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
@@ -109,13 +95,8 @@ class GangPlanner:
 
     def refused(self, pod: Pod, why: str) -> None:
         """Record that the API server refused the reservation of ``pod``: its gang backs off."""
-        gang = gang_of(pod)
-        before = self._refused.get(gang) if gang is not None else None
-        if gang is None or (before is not None and before.pauses(self._now_ns)):
-            return
-        times = before.times + 1 if before is not None else 1
-        again_ns = self._now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
-        self._refused[gang] = _Refused(times, why, again_ns)
+        if (gang := gang_of(pod)) is not None:
+            self._refused[gang] = why, self._now_ns
 
     def _advance(self, gang: Gang, turn: GangTurns) -> bool:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
@@ -133,10 +114,10 @@ class GangPlanner:
                 return True
             if progress is not PreemptionState.LOST:
                 return False
-        refused = self._refused.get(gang.name)
-        if refused is not None and refused.pauses(state.now_ns):
+        why, refused_ns = self._refused.get(gang.name, ("", 0))
+        if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
             turn.remove(gang)
-            text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
+            text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {why}"
             self.reports.report(gang, _WAITING, text, result)
             return False
         if gang.unbegun and self.patience.rests(gang.name):

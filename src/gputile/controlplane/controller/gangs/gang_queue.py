@@ -21,7 +21,7 @@ from gputile.core.devices.gang_membership import (
     waits,
 )
 from gputile.core.refusal import ReservationRule
-from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
+from gputile.core.scheduling.reservation_rules import lost_reservation, plan_problem
 
 # Reservations are renewed in the last quarter of their time, before other pods can take the GPUs.
 _RENEW_PART = 4
@@ -42,13 +42,13 @@ class Gang:
 
     name: GangName
     size: int
-    running: int
-    begun: bool
-    reserved: tuple[Pod, ...]
     unreserved: tuple[Pod, ...]
     priority: int
     oldest: str
-    complete_at: float
+    complete_at: float = 0.0
+    running: int = 0
+    begun: bool = False
+    reserved: tuple[Pod, ...] = ()
     ending: tuple[Pod, ...] = ()
     kept_since_ns: int = 0
     unbegun: bool = False
@@ -96,13 +96,9 @@ def gang_of_one(pod: Pod) -> Gang:
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
-        running=0,
-        begun=False,
-        reserved=(),
         unreserved=(pod,),
         priority=pod.spec.priority or 0,
         oldest=pod.metadata.creation_timestamp or "",
-        complete_at=0.0,
     )
 
 
@@ -186,7 +182,7 @@ def _reserved(
 ) -> set[str]:
     """Return the UIDs of the pods that may use their reservation; ``running`` counts pods by their plan.
 
-    The extender applies the same rule (``reserved_place``): all reservations of a plan, or those of a started one. The
+    The extender applies the same rule (``reserved_node``): all reservations of a plan, or those of a started one. The
     latter stay while they are valid, since a started plan cannot be made again if one of them is lost. They also stay
     while their node accepts no pods for a moment: other pods would get the GPUs otherwise.
     """

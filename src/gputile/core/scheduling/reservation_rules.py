@@ -1,20 +1,20 @@
-"""Tells which pods go by a reserved place, and when a pod may take its own.
+"""Decides whether a pod may use its reservation, and which pods need one.
 
-Places are kept for pods of a gang, by its plan. For a pod that others leave GPUs for a place is kept by a plan of its
-own, and is there to be taken when they have gone. All other pods are ordinary, and need nothing of this module.
+The pods of a gang are bound by the reservations of its plan. A pod that preempts others has a reservation by a plan of
+its own, and may use it when the victims have left. All other pods need nothing of this module.
 
-A plan is complete when all its places are in the ledger and still free for their pods. Since one extender decides all
-Bindings on one ledger, from then on nobody else can take them. Only the controller can withdraw a place, and the
-extender's watch may not have shown that yet. So a plan begins with one pod, its first: its Binding holds for the very
-version of the pod that is known here, and the controller, before it touches any place of a plan that has not begun,
-takes that of the first pod away. One of the two comes first, and the other one fails. That makes the start of a gang
-all or nothing, at any lag.
+A plan is complete when all its reservations are in the ledger and their GPUs are still free for them. Since one
+extender decides all Bindings on one ledger, from then on nobody else can take them. Only the controller can withdraw a
+reservation, and the extender's watch may not have shown that yet. So a plan begins with one pod, its first: its Binding
+holds for the very version of the pod that is known here, and the controller, before it touches any reservation of a
+plan that has not begun, takes that of the first pod away. One of the two comes first, and the other one fails. That
+makes the start of a gang all or nothing, at any lag.
 """
 
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
-def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
+def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
     """Return the only node that the pod may go to, or why it has to wait; None where it may go wherever it fits.
 
     The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a reservation belongs to
@@ -40,7 +40,12 @@ def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[Reservation
         why = plan_problem(ledger, booking)
         return _of_gang(name, why) if why is not None else booking.node
     reservation = reservation_of(pod)
-    if reservation is not None and _is_node_only(reservation) and reservation.expires_ns > now_ns:
+    if (
+        reservation is not None
+        and reservation.allocation is None  # another device plugin hands out the GPUs, so that nothing is booked
+        and not reservation.preemption
+        and reservation.expires_ns > now_ns
+    ):
         return reservation.node
     return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
 
@@ -49,13 +54,8 @@ def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRul
     return msgspec.structs.replace(why, text=f"gang {name}: {why.text}") if name else why
 
 
-def _is_node_only(reservation: Reservation) -> bool:
-    """Return whether another device plugin hands out the GPUs, so that nothing is booked."""
-    return reservation.allocation is None and not reservation.preemption
-
-
 def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod cannot have yet what other pods leave for it, None where it can."""
+    """Return why a pod cannot use the GPUs that its victims leave yet, None where it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
         return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
@@ -114,8 +114,8 @@ def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[Reservatio
 
 def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None) -> Refusal[ReservationRule]:
     gpu = "" if index is None else f"GPU {index} of "
-    place = f"{gpu}node {reservation.node}, where {reservation.key} has its place,"
-    return refusal_by(rule, node=reservation.node, gpu=index, about=place)
+    about = f"{gpu}node {reservation.node}, reserved for {reservation.key},"
+    return refusal_by(rule, node=reservation.node, gpu=index, about=about)
 
 
 def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:

@@ -35,20 +35,19 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
 from gputile.core.scheduling.bind import (
-    BindTime,
     PodBinding,
     assume_pod,
     decide_pod,
     pod_was_read,
 )
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import reserved_place, waits_for_first
+from gputile.core.scheduling.reservation_rules import reserved_node, waits_for_first
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import GIB15, book, container, gpu_node, ledger_of, pod, request_of, share
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
-NOW = BindTime(unix_ns=5, monotonic=7.0)
+NOW = 5, 7.0
 
 
 def member(name: str, units: int = 10, *, gang: str = "g", size: int = 2) -> Pod:
@@ -75,19 +74,19 @@ def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
 
 
 def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, NOW)
+    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, *NOW)
 
 
 def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     """Return why a pod must wait, in words, "" where it need not."""
-    place = reserved_place(ledger, asking, now_ns)
+    place = reserved_node(ledger, asking, now_ns)
     return place.text if isinstance(place, Refusal) else ""
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     ledger = ledger_with()
-    assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
+    assert problem(ledger, member("a"), 0) == "gang g: no GPUs are reserved for the pod yet"
     assert isinstance(claimed(ledger, member("a")), Refusal)
     assert isinstance(claimed(ledger, pod("alone", mem=1)), PodBinding)
 
@@ -117,7 +116,7 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     stripped = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
     ledger = ledger_with(stripped)
-    assert problem(ledger, stripped, 0) == "1 of the 2 places of its plan are kept so far"
+    assert problem(ledger, stripped, 0) == "1 of the 2 reservations of its plan exist so far"
     assert isinstance(claimed(ledger, stripped), Refusal)
     ledger.apply(PodApplied(second))
     assert isinstance(claimed(ledger, stripped), PodBinding)
@@ -175,7 +174,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     ledger.apply(PodApplied(holding(member("a"), 0)))
     assert ledger.booking("a") is None
     assert problem(ledger, member("a"), 0) == ""
-    assert reserved_place(ledger, holding(member("a"), 0), 0) is None
+    assert reserved_node(ledger, holding(member("a"), 0), 0) is None
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -185,7 +184,7 @@ def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
         (gpu_node(mode="cgpu", sizes=(GIB15,), unhealthy=(0,)), "is gone or unhealthy"),
         (gpu_node(mode="core_mem", sizes=(GIB15,)), "does not serve it any more"),
         (gpu_node(mode="cgpu", sizes=(GIB15,), unit_mib=128), "has another memory unit now"),
-        (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, where default/a has its place, is gone"),
+        (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, reserved for default/a, is gone"),
     ):
         ledger = ledger_of(change, configuration=GANGS)
         ledger.apply(PodApplied(held))
@@ -216,7 +215,7 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     lying = msgspec.structs.replace(held, metadata=meta)
     ledger = ledger_with(lying)
     assert ledger.booking("a") is None
-    assert problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
+    assert problem(ledger, lying, 0) == "gang g: no GPUs are reserved for the pod yet"
     assert isinstance(claimed(ledger, lying), Refusal)
 
 
@@ -227,13 +226,13 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     meta = msgspec.structs.replace(asking.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
-    assert reserved_place(ledger, held, 0) == "foreign"
+    assert reserved_node(ledger, held, 0) == "foreign"
     assert problem(ledger, held, 0) == ""
-    assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
+    assert problem(ledger, held, LATER) == "gang g: no GPUs are reserved for the pod yet"
 
 
 def verdict_on(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[Enum] | None:
-    return assume_pod(PlacementEngine(ledger), asking, node, NOW)
+    return assume_pod(PlacementEngine(ledger), asking, node, *NOW)
 
 
 def binding_on(ledger: Ledger, asking: Pod) -> PodBinding:
@@ -335,13 +334,13 @@ def test_what_a_large_plan_costs_each_filter_is_bounded() -> None:
             meta = msgspec.structs.replace(asking.metadata, annotations=notes)
             pods.append(msgspec.structs.replace(asking, metadata=meta))
             ledger.apply(PodApplied(pods[-1]))
-        assert [reserved_place(ledger, each, 0) for each in pods[:3]] == ["n0", "n1", "n2"]
+        assert [reserved_node(ledger, each, 0) for each in pods[:3]] == ["n0", "n1", "n2"]
         book(ledger, "thief", "n2", share("GPU-n2-0", GIB15))
-        assert [isinstance(reserved_place(ledger, each, 0), Refusal) for each in pods[:3]] == [True, False, True]
+        assert [isinstance(reserved_node(ledger, each, 0), Refusal) for each in pods[:3]] == [True, False, True]
         ledger.apply(PodDeleted("thief"))
-        assert reserved_place(ledger, pods[0], 0) == "n0"
+        assert reserved_node(ledger, pods[0], 0) == "n0"
         ledger.apply(NodeDeleted("n3"))
-        assert isinstance(reserved_place(ledger, pods[0], 0), Refusal)
-        return calls(lambda: reserved_place(ledger, pods[1], 0))
+        assert isinstance(reserved_node(ledger, pods[0], 0), Refusal)
+        return calls(lambda: reserved_node(ledger, pods[1], 0))
 
     assert costs(40) == costs(4)
