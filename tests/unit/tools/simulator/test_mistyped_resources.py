@@ -47,7 +47,8 @@ def test_an_amount_that_no_gpu_has_is_told(tmp_path: Path, amounts: list[int], s
     described = (
         "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: a, mode: share, gpus: {memory: 15GiB}}]\n"
     )
-    nodes = list(described_nodes(*load_text(tmp_path, described)))
+    (cluster,) = load_text(tmp_path, described)
+    nodes = list(described_nodes(cluster))
     containers = [
         {"name": f"c{i}", "image": "i", "resources": {"limits": {GPU_MEMORY: n}}} for i, n in enumerate(amounts)
     ]
