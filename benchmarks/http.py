@@ -20,7 +20,7 @@ from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.support.http_server import Server, holding
+from gputile.support.http_server import Server, bound_ports
 
 NAME = "http"
 NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
@@ -43,7 +43,7 @@ async def _measure() -> list[Result]:
     )
     app = create_app(verbs, ExtenderMetrics(), _admit, lambda: "")
     server = Server(app, "--port", "127.0.0.1", 0)
-    with holding(server):
+    with bound_ports(server):
         server.listen()
         task = asyncio.create_task(server.answer())
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:

@@ -355,7 +355,7 @@ def test_a_claim_that_was_made_anew_under_its_name_is_another_one(node: Claiming
     node.cluster.claims[claim.key] = claim
     asked = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="c", uid="uid-c")])
     body = node.call("NodePrepareResources", asked.SerializeToString(), None)
-    assert "is not there any more" in dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"].error
+    assert "no longer exists" in dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"].error
 
 
 def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:

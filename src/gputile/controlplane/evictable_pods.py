@@ -100,7 +100,7 @@ class EvictablePods:
         key = _key(budgets[0])
         if len(budgets) > 1:
             return EvictionBudget(key, 0)
-        if not self._guarded[uid].ready and budgets[0].lets_unready_go:
+        if not self._guarded[uid].ready and budgets[0].allows_unready:
             return None
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 

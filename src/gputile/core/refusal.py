@@ -93,7 +93,7 @@ class NodeTypeRule(Enum):
 
 
 class AdmissionRule(StrEnum):
-    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission.md``."""
+    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission-rules.md``."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"

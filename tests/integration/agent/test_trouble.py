@@ -33,7 +33,7 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
         registry = here.agent.metrics.registry
-        assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
+        assert registry.get_sample_value("gputile_agent_allocations_corrected_total") == len(corrected)
         assert here.failed == {}
 
 

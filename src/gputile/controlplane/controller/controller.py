@@ -32,7 +32,7 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Controller:
         gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
         registry.counter(
             "gputile_controller_failed_writes",
-            "Writes to the API server that failed and were tried again, since the start.",
+            "Failed writes to the API server since the start; each is retried.",
             lambda: self.nodes.queue.failures + self.gangs.failures + self._placeholders.failures,
         )
         self._export_gangs(registry)
@@ -154,24 +154,24 @@ class Controller:
         gauge, reports, leads = registry.gauge, self._planner.reports, self.election.leads
         registry.labelled(
             "gputile_controller_gangs",
-            "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
+            "Gangs with unbound pods, by the reason of the gang's latest event.",
             "state",
             lambda: [(state, reports.states()[state] if leads() else 0) for state in STATES],
         )
         gauge(
             "gputile_controller_gangs_waiting_since_timestamp_seconds",
-            "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
+            "Start of the longest wait of a gang without GPUs, Unix time; 0 if no gang waits.",
             lambda: reports.waiting_since() if leads() else 0.0,
         )
         evictions = self._planner.evictions
         registry.counter(
             "gputile_controller_evictions",
-            "Pods that were evicted for pods and gangs of higher priority, since the start.",
+            "Pods evicted for pods and gangs of higher priority since the start.",
             lambda: evictions.accepted,
         )
         gauge(
-            "gputile_controller_places_kept",
-            "Pods that have GPUs reserved and are not bound yet.",
+            "gputile_controller_reserved_pods",
+            "Unbound pods with a reservation.",
             lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 
@@ -179,12 +179,12 @@ class Controller:
         gauge, silent = registry.gauge, self._silent_nodes
         gauge(
             "gputile_controller_nodes_requested",
-            "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
+            "Nodes that are requested from the autoscaler by placeholder pods.",
             lambda: self._requests.requested if self.election.leads() else 0,
         )
         gauge(
             "gputile_controller_pods_without_node_type",
-            "Pods without a place that no node type could take, in the last round.",
+            "Pending pods that fit no node type, in the last round.",
             lambda: self._requests.refused if self.election.leads() else 0,
         )
         gauge(
@@ -194,7 +194,7 @@ class Controller:
         )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
-            "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
+            "When the oldest of these conditions became True, Unix time; 0 if no node has it.",
             lambda: min(silent.since(), default=0.0),
         )
 
@@ -245,7 +245,7 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, reloader.stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
             async with asyncio.TaskGroup() as group:
                 for server in servers:

@@ -89,7 +89,7 @@ def _no_agent(label: str) -> NodeDiagnosis:
     return NodeDiagnosis(
         ConditionReason.NO_AGENT,
         f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
-        f"there, or it rests since it finds no NVIDIA GPU",
+        f"there, or it rests because it finds no NVIDIA GPU",
     )
 
 

@@ -367,12 +367,12 @@ class Preemption:
         state = self._state
         until_ns, lasts_ns = ends_ns
         if not 0 < until_ns - state.now_ns <= lasts_ns:
-            return PreemptionState.LOST, "its time is over"
+            return PreemptionState.LOST, "the reservation has expired"
         if bookings is None:
-            return PreemptionState.LOST, "a reservation of it is not there"
+            return PreemptionState.LOST, "one of its reservations is missing"
         for pod, name in planned:
             if why := self._kept_off(pod, name):
-                return PreemptionState.LOST, f"node {name} takes pod {pod.key} no longer: {why}"
+                return PreemptionState.LOST, f"node {name} no longer accepts pod {pod.key}: {why}"
         judged = (lost_reservation(state.ledger, booking) for booking in bookings.values())
         lost = [refusal for refusal in judged if refusal is not None]
         for refusal in lost:
@@ -405,7 +405,7 @@ class Preemption:
         if gang.is_single:
             self._write(gang.pod, None, "")
         whose = "the pod" if gang.is_single else f"gang {gang.name.name}"
-        text = f"no GPUs are reserved for {whose} any more that others leave: {why}"
+        text = f"GPUs are no longer reserved for {whose}: {why}"
         self._result.events.append(GangEvent(gang.unreserved, EventReason.PREEMPTION_ENDED, text))
 
     def _end(self, gang: Gang) -> None:

@@ -35,7 +35,7 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.kube.writes import reference_to
-from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, holding
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import LoopLag
 
@@ -151,28 +151,28 @@ class Extender:
         reflectors |= self._claims
         export_reflectors(registry, "extender", reflectors)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
-        gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge("gputile_ledger_bookings", "Pods with booked GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         self._capacity.export(registry)
         registry.labelled(
             "gputile_extender_pending_pods",
-            "Pods that ask for GPUs and have no node yet, by what they wait for.",
+            "Pending GPU pods by reason.",
             "reason",
             self._pending.counts,
         )
         registry.labelled(
             "gputile_extender_pending_since_timestamp_seconds",
-            "Since when the pod has waited that has waited longest, by what for, Unix time; 0 where none waits.",
+            "Start of the longest wait of a pending GPU pod, by reason, Unix time; 0 if none is pending.",
             "reason",
             self._pending.since,
         )
         gauge(
-            "gputile_ledger_unconfirmed",
+            "gputile_ledger_unconfirmed_bindings",
             "Bindings that the watch has not confirmed yet.",
             lambda: len(ledger.overdue(self._clock.monotonic(), 0)),
         )
         gauge(
             "gputile_ledger_overallocated_gpus",
-            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes allocations.",
             lambda: overallocated_gpus(ledger),
         )
 
@@ -217,7 +217,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             address = f"{settings.host}:{settings.port}"
             log.info("extender starts", extra={"address": address, "identity": settings.identity})
             tls = TlsReloader(settings.tls, servers[0].use_tls) if settings.tls else None

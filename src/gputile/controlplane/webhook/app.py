@@ -44,7 +44,7 @@ class WebhookMetrics:
         )  # fmt: skip
         self.refusals = Counter(
             "gputile_webhook_refusals_total",
-            "Rules that refused pods broke, by name.",
+            "Broken rules of refused pods, by rule.",
             ["rule"],
             registry=self.registry,
         )

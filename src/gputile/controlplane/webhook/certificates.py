@@ -178,7 +178,7 @@ class CertificateKeeper:
                 await self.once()
                 self.problem = None
             except KubeError as error:
-                self.problem = f"the certificates cannot be looked after: {error}"
+                self.problem = f"the certificates cannot be maintained: {error}"
                 log.warning(self.problem)
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 

@@ -23,7 +23,7 @@ from gputile.support.http_server import (
     BodyReader,
     Server,
     ServerLimits,
-    holding,
+    bound_ports,
     monitoring_routes,
     routed,
 )
@@ -108,25 +108,25 @@ class Webhook:
 
     def _describe(self) -> None:
         gauge, certificates, configuration = self.metrics.registry.gauge, self.certificates, self.configuration
-        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: self.not_ready() is None)
+        gauge("gputile_webhook_ready", "1 while this replica is ready for reviews.", lambda: self.not_ready() is None)
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, Unix time; 0 without one.",
+            "When the serving certificate expires, Unix time; 0 without one.",
             lambda: certificates.current.expires.timestamp() if certificates.current else 0.0,
         )
         gauge(
-            "gputile_webhook_certificate_kept",
-            "1 while the certificate is looked after; 0: it serves to its end, and nobody renews it.",
+            "gputile_webhook_certificate_managed",
+            "1 while the certificate is renewed; 0 if it cannot be: it is served until it expires.",
             lambda: certificates.problem is None,
         )
         gauge(
             "gputile_webhook_configuration_valid",
-            "1 while the configuration file is the one in force.",
+            "1 if the configuration file is valid and in force.",
             lambda: configuration.problem is None,
         )
         gauge(
             "gputile_webhook_memory_unit_mib",
-            "The memory unit that pods are stamped with.",
+            "The memory unit that new pods are annotated with, MiB.",
             lambda: configuration.current.unit_mib,
         )
 
@@ -140,7 +140,7 @@ class Webhook:
         health = Server(self._health, "--health-port", settings.host, settings.health_port, limits)
         reviews = Server(self.app, "--port", settings.host, settings.port, limits)
         reviews.use_tls(self.certificates.context)
-        with holding(health, reviews):
+        with bound_ports(health, reviews):
             await self._answer(health, reviews, settings.drain_seconds)
 
     async def _answer(self, health: Server, reviews: Server, drain_seconds: float) -> None:

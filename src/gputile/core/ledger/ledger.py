@@ -276,7 +276,7 @@ class Ledger:
             self._reread_claims(name)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on GPUs that nobody knows: any GPU could be the one it is on."""
+        """Block the node while a pod is on unknown GPUs: any GPU could be the one it is on."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     # -- bookings

@@ -75,7 +75,7 @@ class NodeInfo:
     configuration has for all nodes, ``unit_mib`` the one that is in force on this one. ``closed`` says whether
     Kubernetes lets it take no new pods now: it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be
     booked all the same. ``checked`` is what kube-scheduler checks of the node alone: its name, labels and taints; None
-    where it has no GPUs. ``by_claims`` is whether it gives its GPUs by ResourceClaims: kube-scheduler then allocates
+    where it has no GPUs. ``by_claims`` is whether it offers its GPUs by ResourceClaims: kube-scheduler then allocates
     the first GPU that fits, by index.
     """
 
@@ -141,7 +141,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        serving_mode, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
+        serving_mode, problem = ServingMode.NOTHING, "its agent is being replaced; it takes GPU pods again in a moment"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu

@@ -31,7 +31,7 @@ Float64 = npt.NDArray[np.float64]
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
-    FitRule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
+    FitRule.UNPLACED: "node(s) with a pod on unknown GPUs",
     FitRule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
     FitRule.UNIT: "node(s) whose memory unit is not the pod's",
     FitRule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
@@ -79,8 +79,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
     if node_info.problem:
         return Refusal(FitRule.BROKEN, node_info.problem)
     if node.blocked_by:
-        remedy = "the node's agent has to report them, or the pod to go"
-        text = f"pod {node.blocked_by[0]} is on GPUs that nobody knows; {remedy}"
+        remedy = "the node's agent has to report them, or the pod has to end"
+        text = f"pod {node.blocked_by[0]} is on unknown GPUs; {remedy}"
         return Refusal(FitRule.UNPLACED, text, about=node.blocked_by[0])
     if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
@@ -90,7 +90,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
         text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
         return Refusal(FitRule.MODE, text)
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        text = f"another device plugin gives its GPUs; the pod needs {_models(shape)}"
+        text = f"another device plugin manages its GPUs; the pod needs {_models(shape)}"
         return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
@@ -131,7 +131,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 
 
 def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
-    """Name the GPU that breaks the fewest rules, and how many GPUs could take their part; None if these are enough."""
+    """Name the GPU that breaks the fewest rules, and how many GPUs have room for it; None if these are enough."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -144,7 +144,7 @@ def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusa
     shortage = shortages[0]
     text = f"GPU {gpu.gpu.index} {shortage.text}"
     if shape.gpus > 1:
-        text += f" ({left} of {len(healthy)} GPUs could take their part)"
+        text += f" ({left} of {len(healthy)} GPUs have room for it)"
     return Refusal(FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there)
 
 
@@ -187,7 +187,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
         return node_info.problem
     if node_info.by_claims != shape.by_claims:
         by = ("extended resources", "claims")
-        return f"it gives its GPUs by {by[node_info.by_claims]}; the pod asks by {by[shape.by_claims]}"
+        return f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by {by[shape.by_claims]}"
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
@@ -197,13 +197,13 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
     """Name the pod or node with the older unit, and what to do: amounts keep the unit from the pod's creation (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
-            f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
-            f"configured, which the node's agent has to take over"
+            f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
+            f"{shape.unit_mib} MiB, which the node's agent has not applied yet"
         )
     units = -(-shape.mib // node_info.unit_mib) * shape.gpus
     return (
-        f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
-        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
+        f"its memory unit is {node_info.unit_mib} MiB; the pod's unit is {shape.unit_mib} MiB, which was in force "
+        f"when it was created: create it again with {units} units for its {shape.mib * shape.gpus} MiB"
     )
 
 

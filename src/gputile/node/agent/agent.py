@@ -186,7 +186,7 @@ class Agent:
                 again = await self.reconciler.round()
                 self.snapshots.refresh()
         except TimeoutError as error:
-            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
+            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried") from error
         if again:
             asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)

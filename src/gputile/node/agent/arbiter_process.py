@@ -100,7 +100,7 @@ class ArbiterProcess:
             restarts = Restarts(
                 "the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
             )
-            self._task = asyncio.get_running_loop().create_task(restarts.keep(self._run))
+            self._task = asyncio.get_running_loop().create_task(restarts.supervise(self._run))
         elif changed:
             self._send()
 

@@ -108,7 +108,9 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
     apart = held.container_gpus[devices.container]
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and devices.directory not in state.started:
         names = state.node_config.names(apart)
-        raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
+        raise NotYet(
+            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that it is admitted again"
+        )
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
     return Limits(

@@ -117,7 +117,7 @@ def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, 
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
     if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the parts of its containers differ
         return [Correction(pod, annotations)]
-    text = f"the kubelet put the pod on {where}, booked was {booked}; the booking was corrected"
+    text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
 
 
@@ -151,8 +151,8 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
     if not names:
         return []
     message = (
-        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
-        "delete the pod when it suits you, so that it is admitted anew"
+        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot be restarted: "
+        "delete the pod at a convenient time, so that it is admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
@@ -162,7 +162,7 @@ def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []
-    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    message = "its containers run without the GPUs that they request: delete the pod so that it is admitted again"
     return [Correction(pod, {}, EventReason.GPU_MISSING, message)]
 
 

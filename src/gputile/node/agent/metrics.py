@@ -46,28 +46,28 @@ class AgentMetrics:
             registry=self.registry,
         )
         self.corrections = Counter(
-            "gputile_agent_ledger_corrections",
-            "Allocation annotations rewritten because the kubelet had given other GPUs",
+            "gputile_agent_allocations_corrected",
+            "Allocation annotations corrected because the kubelet allocated other GPUs",
             registry=self.registry,
         )
         self.placed = Counter(
-            "gputile_agent_ledger_additions",
+            "gputile_agent_allocations_recorded",
             "Allocation annotations written for pods that were bound without one",
             registry=self.registry,
         )
         self.contradictions = Counter(
-            "gputile_agent_contradictions",
-            "Calls of the kubelet that were refused, since a container would have had a GPU or an amount not its own",
+            "gputile_agent_kubelet_calls_refused",
+            "Calls of the kubelet refused because a container would have got a GPU or an amount that is not its own",
             registry=self.registry,
         )
         self.unidentified = Counter(
-            "gputile_agent_unidentified_admissions",
-            "Allocate calls answered before their pod was known",
+            "gputile_agent_unidentified_allocations",
+            "Allocate calls that were answered before the agent could identify the pod",
             registry=self.registry,
         )
         self.agents_started = 0
         self.registry.counter(
-            "gputile_agent_agents_started",
+            "gputile_agent_starts",
             "Agents that the gateway has started, including this one",
             lambda: self.agents_started,
         )
@@ -105,7 +105,7 @@ class NodeMetrics(Collector):
         policy = policy_of(mode.mode, labels, configured).value
         found = GaugeMetricFamily(
             "gputile_agent_node_info",
-            "1, with the mode and the way of sharing in force, the memory unit, the policy of GPU time and the version",
+            "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's version",
             labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
         )
         found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
@@ -118,13 +118,13 @@ class NodeMetrics(Collector):
         total = GaugeMetricFamily("gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",))
         booked = GaugeMetricFamily(
             "gputile_agent_gpu_memory_booked_bytes",
-            "Memory of the GPU that pods have by the kubelet's device IDs, bytes",
+            "Memory of the GPU that is allocated to pods, by the kubelet's device IDs, bytes",
             labels=("gpu",),
         )
         compute = GaugeMetricFamily(
             "gputile_agent_gpu_compute_booked_ratio",
-            "Part of the GPU's compute that pods have by the kubelet's device IDs, from 0 to 1; 0 in modes that share "
-            "compute without amounts",
+            "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 to 1; 0 in modes "
+            "that do not allocate compute",
             labels=("gpu",),
         )
         pods = GaugeMetricFamily("gputile_agent_gpu_pods", "Pods that have device IDs of the GPU", labels=("gpu",))
@@ -168,12 +168,12 @@ class NodeMetrics(Collector):
         )
         peak = GaugeMetricFamily(
             "gputile_agent_container_memory_peak_bytes",
-            "The most memory of the GPU that the container has used since its start, bytes; isolated containers only",
+            "Peak of the GPU memory that the container has used since its start, bytes; isolated containers only",
             labels=("namespace", "pod", "container", "gpu"),
         )
         refused = CounterMetricFamily(
             "gputile_agent_container_allocations_refused",
-            "Requests for memory of the GPU that the limit refused since the container started; isolated ones only",
+            "Requests for GPU memory above the limit since the container started; isolated containers only",
             labels=("namespace", "pod", "container", "gpu"),
         )
         share = GaugeMetricFamily(
@@ -205,7 +205,7 @@ class NodeMetrics(Collector):
 def _of_namespaces(bookings: GpuHoldings) -> Metric:
     found = GaugeMetricFamily(
         "gputile_agent_namespace_memory_booked_bytes",
-        "Memory of the GPU that the namespace's pods have by the kubelet's device IDs, each byte once, bytes",
+        "Memory of the GPU that is allocated to the namespace's pods, by the kubelet's device IDs, bytes",
         labels=("namespace", "gpu"),
     )
     for (namespace, index), memory in bookings.namespaces.items():
@@ -216,7 +216,7 @@ def _of_namespaces(bookings: GpuHoldings) -> Metric:
 def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "gputile_agent_mig_instance_info",
-        "1, with the profile of a MIG instance, its UUID and the index of the GPU that it is on",
+        "1, with the profile and UUID of a MIG instance, and the index of its GPU",
         labels=("gpu", "uuid", "profile"),
     )
     memory = GaugeMetricFamily(
@@ -242,19 +242,19 @@ def _indices(machine: ProbedMachine) -> dict[str, str]:
 def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> Iterator[Metric]:
     used = GaugeMetricFamily(
         "gputile_agent_gpu_memory_used_bytes",
-        "Memory of the GPU that is in use as NVML tells, by whomever and for whatever, bytes",
+        "Memory of the GPU that is in use by any process, as NVML reports it, bytes",
         labels=("gpu",),
     )
     busy = GaugeMetricFamily(
         "gputile_agent_gpu_utilization_ratio",
-        "Part of the last moments in which something ran on the GPU, from 0 to 1",
+        "Part of the driver's last sample period in which a kernel ran on the GPU, from 0 to 1",
         labels=("gpu",),
     )
     celsius = GaugeMetricFamily("gputile_agent_gpu_temperature_celsius", "Temperature of the GPU", labels=("gpu",))
     watts = GaugeMetricFamily("gputile_agent_gpu_power_watts", "Power that the GPU draws", labels=("gpu",))
     ecc = CounterMetricFamily(
         "gputile_agent_gpu_ecc_errors",
-        "ECC errors of the GPU's memory over its life, by whether they were corrected",
+        "ECC errors of the GPU's memory over its lifetime, by kind: corrected or uncorrected",
         labels=("gpu", "kind"),
     )
     for reading in readings:

@@ -99,7 +99,7 @@ def decide_mode(
         names = first_of(sorted(gpu_pods), _NAMED_PODS)
         text = f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
         return decision(current, ConditionReason.PODS_ON_NODE, f"{text}{_name(wanted)} follows when they are gone")
-    text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
+    text = f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a moment"
     return decision(current, ConditionReason.CLOSING, text, bad=False)
 
 

@@ -209,7 +209,7 @@ class MpsDaemons:
                 self._down[gpus] = str(error)
             return self._down[gpus]
 
-        await restarts.keep(run)
+        await restarts.supervise(run)
 
     async def _run(self, gpus: GpuUuids) -> str:
         """Run one daemon until it ends; return how it ended."""

@@ -39,7 +39,7 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
-    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    ``claims``: it offers its GPUs by ResourceClaims, and no extended resource.
     ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
     """
 

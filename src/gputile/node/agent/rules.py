@@ -61,7 +61,7 @@ class AllocationRules:
         if resource in SHARED_RESOURCES and not reused:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
         if taken:
-            raise Occupied(f"device IDs are held by pod {taken[0].key} already")
+            raise Occupied(f"device IDs are already allocated to pod {taken[0].key}")
         self.check_others(pod_devices, resource)
 
     def check_others(self, pod_devices: PodDevices, resource: str) -> None:
@@ -99,7 +99,7 @@ class AllocationRules:
         for other in self.device_table.holders(devices.resource, devices.ids) if whole else ():
             if other.uid != pod_devices.uid and devices.resource not in SHARED_RESOURCES:
                 who = f"the kubelet has given {devices.ids[0]} to pod {other.key} too"
-                return f"{who}: delete one of the two pods, so that it is admitted anew"
+                return f"{who}: delete one of the two pods, so that it is admitted again"
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:

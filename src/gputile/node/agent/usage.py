@@ -184,12 +184,12 @@ class GpuTimes(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         used = CounterMetricFamily(
             "gputile_agent_gpu_time_seconds",
-            "Time for which a container had the GPU in its turns, seconds",
+            "Time for which the container held the GPU in its turns, seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
         waited = CounterMetricFamily(
             "gputile_agent_gpu_wait_seconds",
-            "Time for which a container with work for the GPU waited for its turns, seconds",
+            "Time for which the container had work and waited for its turn on the GPU, seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
         for (_, *names), gpu, seconds, waiting in self.rows:

@@ -44,7 +44,7 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Problem(
         ConditionReason.DRIVER_NOT_LOADED,
-        "the NVIDIA driver is installed and its kernel module is not loaded: run `modprobe nvidia` "
+        "the NVIDIA driver is installed, but its kernel module is not loaded: run `modprobe nvidia` "
         "and look for its error in the kernel's log",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Problem(
@@ -54,7 +54,7 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: Problem(
         ConditionReason.DRIVER_NO_PERMISSION,
-        "the NVIDIA driver refuses this process: let the agent open /dev/nvidiactl and /dev/nvidia*",
+        "the NVIDIA driver denies access: allow the agent to open /dev/nvidiactl and /dev/nvidia*",
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(
         ConditionReason.CARD_LOST,

@@ -150,7 +150,7 @@ def _sizes(pool: NodePool) -> list[str]:
     elif gpu is not None and gpu > MOST_MIB:
         found.append(f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB")
     elif gpu is not None and gpu < unit:
-        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU holds not one unit of {pool.gpu_memory_unit}")
+        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU is smaller than one unit of {pool.gpu_memory_unit}")
     return found
 
 

@@ -291,7 +291,7 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
         return None
     return (
         f"it was created while gputile's webhook was not there, and {configuration.scheduler_name}, which knows the "
-        "GPUs, does not look at it: delete it and create it anew"
+        "GPUs, does not look at it: delete it and create it again"
     )
 
 

@@ -182,8 +182,8 @@ class Feed:
         while True:
             self.state.time_passed(time.time_ns())
             self._dirty.set()
-            of_claims = self._claims.trouble if self._claims is not None else None
-            troubles = (self._nodes.trouble, self._pods.trouble, of_claims, self._unanswered)
+            of_claims = self._claims.last_error if self._claims is not None else None
+            troubles = (self._nodes.last_error, self._pods.last_error, of_claims, self._unanswered)
             text = next((str(each) for each in troubles if each is not None), "")
             if text != self.status.trouble:
                 since = self.status.since if text and self.status.trouble else int(time.time())

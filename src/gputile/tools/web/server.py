@@ -14,7 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
 from gputile.tools.web.app import PageApp
@@ -102,7 +102,7 @@ async def serve(
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
             others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]
             url = f"https://{LOOPBACK}:{{port}}/"
-        with holding(server, *others):
+        with bound_ports(server, *others):
             server.listen()
             settings.ready(url.format(port=server.port))
             async with asyncio.TaskGroup() as group:

@@ -25,7 +25,7 @@ from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"
 _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
-_STARTED: Final = "gputile_agent_agents_started_total"
+_STARTED: Final = "gputile_agent_starts_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
 _OF_AGENT: Final = "gputile_agent_"
 _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
@@ -251,4 +251,4 @@ def _quoted(answer: bytes) -> str:
 
 
 def _said(error: Exception) -> str:
-    return error.said if isinstance(error, ApiError) and error.said else str(error)
+    return error.server_message if isinstance(error, ApiError) and error.server_message else str(error)

@@ -121,4 +121,4 @@ async def test_what_is_free_is_summed_up_again_and_again() -> None:
     task.cancel()
     text = generate_latest(registry).decode()
     assert "gputile_ledger_free_gpus 1.0" in text
-    assert 'gputile_ledger_free_memory_bytes{hole_gib="8"} 1.2884901888e+10' in text
+    assert 'gputile_ledger_free_memory_bytes{at_least_gib="8"} 1.2884901888e+10' in text

@@ -284,8 +284,8 @@ def placed(asking: Pod, configured_mib: int, *nodes: Node) -> Decision | str:
 def test_it_waits_and_is_told_what_to_ask_for_instead() -> None:
     node = gpu_node(mode="cgpu", unit_mib=128)
     assert placed(stamped(4, 1024), 128, node) == (
-        "n: its memory unit is 128 MiB; the pod counts in the 1024 MiB that were in force when it was created: "
-        "create it anew, and ask 32 units for its 4096 MiB"
+        "n: its memory unit is 128 MiB; the pod's unit is 1024 MiB, which was in force when it was created: "
+        "create it again with 32 units for its 4096 MiB"
     )
     anew = placed(stamped(32, 128), 128, node)
     assert isinstance(anew, Decision)
@@ -302,7 +302,7 @@ def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, 
         assert isinstance(told, Decision)
         return
     assert isinstance(told, str)
-    said = re.search(r"ask (\d+) units for its (\d+) MiB", told)
+    said = re.search(r"again with (\d+) units for its (\d+) MiB", told)
     assert said is not None
     number, mib = int(said[1]), int(said[2])
     assert mib == units * gpus * before

@@ -185,7 +185,7 @@ def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_m
     assert told(spark)[1][:2] == ("False", "CardsHealthy")
     status, reason, message = told(spark, mode=Mode.CGPU)[1]
     assert (status, reason) == ("True", "CardWithoutMemory")
-    assert "NVIDIA GB10 has no memory of its own: say by the label gputile.io/shared-memory" in message
+    assert "NVIDIA GB10 has no memory of its own: set the label gputile.io/shared-memory" in message
     assert told(spark, mode=Mode.CGPU, shared_mib=65536)[1][0] == "False"
 
 

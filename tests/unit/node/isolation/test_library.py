@@ -78,7 +78,7 @@ def test_an_answer_that_does_not_isolate_starts_nothing_for_good(node: Node, pat
     wrong = answer if host_path is None else answer | {path: host_path}
     for mode in (Mode.CGPU, Mode.CORE_MEM):
         for given in (wrong, None):
-            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
+            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted again"):
                 node.enforcement.prepare(mode, "a", given)
 
 

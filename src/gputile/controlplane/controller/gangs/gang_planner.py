@@ -117,7 +117,7 @@ class GangPlanner:
         why, refused_ns = self._refused.get(gang.name, ("", 0))
         if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
             turn.remove(gang)
-            text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {why}"
+            text = f"{gang.together} wait: the API server refuses their reservations: {why}"
             self.reports.report(gang, _WAITING, text, result)
             return False
         if gang.unbegun and self.patience.rests(gang.name):
@@ -139,7 +139,7 @@ class GangPlanner:
             self._start(gang, plan, turn)
             return True
         if (most := self.searches.too_large(gang)) is not None:
-            text = f"{gang.together} find no places: even the empty cluster has room for {most.room}"
+            text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
             self.reports.report(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
             turn.remove(gang)
             return False
@@ -147,7 +147,7 @@ class GangPlanner:
         if found is not None:
             plan = self.preemption.reserve(gang, found, turn)
             leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
-            text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, which others have to leave first{leave}"
+            text = f"{gang.together} have reserved GPUs on {_nodes(plan)} that other pods still use{leave}"
             self.reports.report(gang, _PREEMPTING, text, result, warning=False)
             return False
         self._wait(gang, plan, turn)
@@ -168,7 +168,7 @@ class GangPlanner:
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
-        text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
+        text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
         self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
 
     # -- whether a gang may start
@@ -206,16 +206,16 @@ def _remedy(gang: Gang) -> str:
     """Return what to do where pods of a gang are missing, and nobody knows whether they are still to come."""
     fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
     return (
-        "if no more come, the events of their Job say what refuses them (a ResourceQuota, say); if the others have "
-        f"succeeded already and this is what is left, {fewer}"
+        "if no more come, see the events of their Job (for example about a ResourceQuota); if the other pods have "
+        f"already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
-        f"{gang.together} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
-        "kube-scheduler bound none of them; its own events on the pods say why (volumes, say); others may use "
-        "the GPUs for as long, then the pods are planned again"
+        f"{gang.together} wait: GPUs were reserved for them repeatedly, for up to {seconds} seconds, but "
+        "kube-scheduler bound none of them; see its events on the pods (for example about volumes); other pods may "
+        "use the GPUs for as long, then the pods are planned again"
     )
 
 

@@ -244,7 +244,7 @@ class ClaimsDriver:
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
-            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
+            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
         claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
         pod = await self._pod_of(claim)
         async with self._turn:  # many are asked for together, and each is answered before the next one is prepared

@@ -77,7 +77,7 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
         ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses several claims.
     """
     if pod is None or pod.metadata.uid != row.owner:
-        raise ClaimRefused(f"pod {row.key} with the UID {row.owner[:64]} is not there any more")
+        raise ClaimRefused(f"pod {row.key} with the UID {row.owner[:64]} no longer exists")
     others = {each.claim for each in state.claims.values() if each.owner == row.owner and each.uid != row.uid}
     users = [(container, phase, names) for container, phase, names in containers_of(pod) if row.claim in names]
     for container, _, names in users:
@@ -95,7 +95,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         raise ClaimRefused("gputile gives no administrative access to GPUs: leave out adminAccess")
     device = device_named(config, result.device)
     if device is None:
-        raise ClaimRefused(f"device {result.device} is not there any more")
+        raise ClaimRefused(f"device {result.device} no longer exists")
     if not device.healthy:
         raise ClaimRefused(f"device {result.device} is unhealthy")
     if isinstance(device, MigDevice) or not config.mode.shared:

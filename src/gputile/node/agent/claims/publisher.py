@@ -1,4 +1,4 @@
-"""Publishes the node's ResourceSlice while it gives its GPUs by claims.
+"""Publishes the node's ResourceSlice while it offers its GPUs by claims.
 
 The slice is applied when it changes, and once a minute, since a kubelet or somebody else may have deleted it; the API
 server writes nothing if it is there as it should. It drops fields whose feature gate is off without an error, so what
@@ -59,14 +59,14 @@ class SlicePublisher:
             if isinstance(error, NotFound):
                 self._problem = f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
         except KubeError as error:
-            log.warning("the node's ResourceSlice is not written, and is tried again: %s", error)
+            log.warning("cannot write the node's ResourceSlice; retrying: %s", error)
             asyncio.get_running_loop().call_later(AGAIN_S, self._publish.wish)
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
         if self._problem:
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
-        text = "GPUs are given by claims" if self._by_claims else "the node's label does not ask for claims"
+        text = "GPUs are offered by claims" if self._by_claims else "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
 
     @property

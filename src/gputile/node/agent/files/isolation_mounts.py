@@ -36,7 +36,7 @@ from gputile.node.isolation.library import (
 
 log = logging.getLogger(__name__)
 
-ANEW: Final = "delete the pod, so that it is admitted anew"
+ANEW: Final = "delete the pod, so that it is admitted again"
 _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 

@@ -141,7 +141,7 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
         (allocated("c", share(0, "1Gi"), pods=("a", "b")), "reserved for 2 pods"),
         (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "of node other"),
         (allocated("c", Given("gpu-0", {"memory": "1Gi"}, admin=True)), "adminAccess"),
-        (allocated("c", share(7, "1Gi")), "gpu-7 is not there"),
+        (allocated("c", share(7, "1Gi")), "gpu-7 no longer exists"),
         (allocated("c", share(0, "9Gi")), "no amount of 8192 MiB"),
         (allocated("c", share(0, "-1Gi")), "no amount"),
         (allocated("c", share(0, "0")), "no amount"),
