@@ -22,8 +22,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
 from gputile.core.placement.prices import WHOLE_GPU, best_pattern
-from gputile.tools.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

@@ -33,16 +33,16 @@ from tests.localcluster.processes import Process, cpu_seconds, resident_mib
 
 from benchmarks.idle_extender import start_idle_extender
 from benchmarks.packing import TRACE
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.engine import LivePlacer, Placer, replay, spread_scores
+from benchmarks.replay.study import POINTS, allocated
+from benchmarks.replay.trace import read_arrivals, read_nodes, read_workload
 from benchmarks.report import Result
 from benchmarks.throughput import CLUSTER, Rate, Variant, rate
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.resource_claims import claim_path
 from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import LivePlacer, Placer, replay, spread_scores
-from gputile.tools.replay.study import POINTS, allocated
-from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 
 NAME = "claims"
 GPUS, PODS = [81920] * 8, 200

@@ -39,11 +39,10 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
+from gputile.controlplane.controller.placeholders import Placeholders
+from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.gang_membership import GangName
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
@@ -92,7 +91,7 @@ class Bench:
     def rounds_on(self, server: "_Server") -> Rounds:
         """Return rounds of gangs whose writes that API server takes."""
         writer = GangWriter(self.view, self.planner, server, lambda: True, lambda: None)
-        return Rounds(self.view, UpdateQueue(), Planners((self.planner, writer)), lambda: True, lambda: NOW)
+        return Rounds(self.view, Planners((self.planner, writer)), lambda: True, lambda: NOW)
 
     def new_plan(self) -> str:
         """Return the name of another plan."""
@@ -111,10 +110,10 @@ class _Server(ApiServerWriter):
     """The API server: it stores everything, and has no placeholders. No answer comes in the step that asks for it."""
 
     def __init__(self) -> None:
-        pass
+        self.nodes_patched = 0
 
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
-        pass
+        self.nodes_patched += 1
 
     async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
         pass
@@ -137,9 +136,6 @@ class _Server(ApiServerWriter):
     async def ungate(self, pod: Pod) -> Pod:
         await asyncio.sleep(0)
         return msgspec.structs.replace(_newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        raise AssertionError(f"no write of {namespace}/{name} has failed")
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await asyncio.sleep(0)
@@ -203,8 +199,7 @@ async def _one_large_that_repels(bench: Bench, meter: LoopMeter) -> None:
 async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     add_gang(bench, "large", LARGE, 1)
-    known = {pod.metadata.name: pod for pod in bench.view.members.pods(GangName("bench", "large", False))}
-    bench.rounds = bench.rounds_on(_ConflictingServer(known))
+    bench.rounds = bench.rounds_on(_ConflictingServer())
     with meter.watching():
         await _begun(bench.rounds.run_round)
 
@@ -212,14 +207,8 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
 class _ConflictingServer(_Server):
     """An API server on which somebody else writes to each pod just before."""
 
-    def __init__(self, pods: Mapping[str, Pod]) -> None:
-        self._pods = pods
-
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return _newer(self._pods[name])
 
 
 async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
@@ -239,14 +228,15 @@ async def _reconsidered(bench: Bench, meter: LoopMeter) -> None:
 async def taken_over(bench: Bench) -> None:
     """Look at all nodes, as who has just become the leader does."""
     configuration = bench.view.ledger.configuration
-    nodes = NodeReconciler(_Server(), configuration, bench.view.nodes.get, lambda: True, lambda: 0.0)
+    server = _Server()
+    nodes = NodeReconciler(server, configuration, bench.view.nodes.get, lambda: True, lambda: 0.0)
     working = asyncio.create_task(nodes.queue.run())
     await asyncio.sleep(0)
 
     async def take_over() -> None:
         for name in bench.view.nodes:
             nodes.queue.add(name)
-        while nodes.tainted < len(bench.view.nodes):
+        while server.nodes_patched < len(bench.view.nodes):
             await asyncio.sleep(0)
 
     await _begun(take_over)
@@ -263,10 +253,10 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     bench.planner = GangPlanner(configuration, bench.new_plan)
     await bench.view.node_event(Replaced(bench.nodes))
     await bench.view.pod_event(Replaced(bench.pods))
-    planner = NodeRequestPlanner(configuration, bench.planner, bench.new_plan)
-    requester = NodeRequester(planner.placeholders, _Server(), lambda: bench.view.waiting.placeholders)
-    planners = Planners(None, (planner, requester))
-    rounds = Rounds(bench.view, UpdateQueue(), planners, lambda: True, lambda: NOW)
+    wait_seconds = configuration.autoscaling.wait_seconds
+    placeholders = Placeholders(_Server(), lambda: bench.view.waiting.placeholders, wait_seconds, bench.new_plan)
+    planners = Planners(None, (NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders))
+    rounds = Rounds(bench.view, planners, lambda: True, lambda: NOW)
 
     async def ask() -> None:
         requests = (await rounds.run_round()).requests
@@ -312,7 +302,7 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     async def read() -> None:
         answer = await controller.app(make_mocked_request("GET", "/metrics"))
         assert isinstance(answer, web.Response)
-        assert "nodes_by_unit" in (answer.text or "")
+        assert "gputile_controller_gangs" in (answer.text or "")
 
     with meter.watching():
         await _begun(read)

@@ -219,9 +219,9 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             pod.spec.containers[0].resources.requests = {"cpu": f"{number + 1}m"}
             bench.verbs.filter(ExtenderArgs(pod=pod, node_names=bench.names[:1]))
             await asyncio.sleep(0)
-        asked, arrays, supply = demand.demand(), engine.ledger.node_arrays.copy(), engine.supply()
+        asked, arrays = demand.demand(), engine.ledger.node_arrays.copy()
         await asyncio.sleep(0)
-        engine.packing_state = await asyncio.to_thread(priced, asked, arrays, *supply)  # in a process of its own
+        engine.packing_state = await asyncio.to_thread(priced, asked, arrays)  # in a process of its own
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

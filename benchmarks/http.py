@@ -15,11 +15,12 @@ import msgspec
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
-from gputile.controlplane.extender.app import ExtenderGate, create_app
+from gputile.controlplane.evictable_pods import EvictablePods
+from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.support.http_server import Server, holding
+from gputile.support.http_server import Server, bound_ports
 
 NAME = "http"
 NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
@@ -34,11 +35,15 @@ async def _measure() -> list[Result]:
     engine, _ = filled(NODES, PODS)
     cluster = cast(PodApi, None)  # nothing is bound here
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
+        engine,
+        Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)),
+        lambda _: None,
+        lambda: None,
+        evictable=EvictablePods(lambda _: False),
     )
-    app = create_app(verbs, ExtenderMetrics(), ExtenderGate(_admit, lambda: ""))
+    app = create_app(verbs, ExtenderMetrics(), _admit, lambda: "")
     server = Server(app, "--port", "127.0.0.1", 0)
-    with holding(server):
+    with bound_ports(server):
         server.listen()
         task = asyncio.create_task(server.answer())
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
-from gputile.support.http_server import Server, holding
+from gputile.support.http_server import Server, bound_ports
 
 if TYPE_CHECKING:
     from tests.localcluster.controlplane import ControlPlane
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 async def _serve(server: Server) -> None:
-    with holding(server):
+    with bound_ports(server):
         await server.answer()
 
 

@@ -19,10 +19,10 @@ from statistics import mean
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.replay.engine import replay
+from benchmarks.replay.study import POINTS, POLICIES, allocated, make_placer
+from benchmarks.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
 from benchmarks.report import Result
-from gputile.tools.replay.engine import replay
-from gputile.tools.replay.study import POINTS, POLICIES, allocated, make_placer
-from gputile.tools.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
 
 Float64 = npt.NDArray[np.float64]
 

@@ -17,6 +17,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.packing import TRACE
+from benchmarks.replay.cluster import ReplayCluster
+from benchmarks.replay.departures import schedule
+from benchmarks.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload
 from benchmarks.report import Result
 from benchmarks.victim_peers import Asked, Held, OpenNode, best_victims, scheduler_victims
 from gputile.api.core import Node, NodeStatus, ObjectMeta, Pod
@@ -29,10 +32,7 @@ from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
-from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.departures import schedule
-from gputile.tools.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 NAME = "preemption"
 CASES = 1000  # small clusters, of each kind of request
@@ -123,7 +123,8 @@ def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choic
     request = stage.cluster.request(index)
     assert request is not None
     preemptor = Preemptor("asking", request, priority, now)
-    choice = choose_victims(stage.engine, preemptor, list(stage.open_nodes(index)), stage.rules())
+    search = VictimSearch(stage.engine, preemptor, stage.rules())
+    choice = min(filter(None, map(search.on_node, stage.open_nodes(index))), key=lambda each: each.loss, default=None)
     if choice is None:
         return None
     return Choice(stage.ledger.row_of[choice.node], choice.evicted, tuple(gpu.index for gpu in choice.gpus))

@@ -74,28 +74,28 @@ CLUSTER: Final = Dashboard(
         Panel("GPU pods", "Pods that hold GPUs.", "short", {"": "max(gputile_ledger_bookings)"}, stat=True),
         Panel(
             "Free GPUs",
-            "GPUs with nothing booked, on nodes that take pods.",
+            "GPUs without bookings on nodes that take pods.",
             "short",
             {"": "max(gputile_ledger_free_gpus)"},
             stat=True,
         ),
         Panel(
-            "Largest hole",
-            "The most memory that is free on one GPU of a node that takes pods.",
+            "Largest free memory",
+            "Of a single GPU on nodes that take pods.",
             "bytes",
-            {"": "max(gputile_ledger_largest_hole_bytes)"},
+            {"": "max(gputile_ledger_largest_free_memory_bytes)"},
             stat=True,
         ),
         Panel(
             "Fragmentation",
-            "Part of the free memory that pods like those that run could not use.",
+            "Part of the free memory that pods like the running ones cannot use.",
             "percentunit",
             {"": "max(gputile_ledger_fragmentation_ratio)"},
             stat=True,
         ),
         Panel(
             "Over-allocated GPUs",
-            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes allocations.",
             "short",
             {"": "max(gputile_ledger_overallocated_gpus)"},
             stat=True,
@@ -109,8 +109,7 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "GPU memory",
-            "What there is, what pods have by the kubelet's device IDs, and what is in use: each of the same GPUs, "
-            "those of which the driver tells what is in use.",
+            "Total, booked by the kubelet's device IDs, and used. GPUs whose use is not measured are left out.",
             "bytes",
             {
                 "total": f"sum({_measured('gputile_agent_gpu_memory_bytes')})",
@@ -119,20 +118,20 @@ CLUSTER: Final = Dashboard(
             },
         ),
         Panel(
-            "Free memory by size of hole",
-            "Of GPUs with at least so many GiB free, and fewer than the next size.",
+            "Free memory by free memory of the GPU",
+            "Of GPUs with at least so many GiB free, and less than the next value.",
             "bytes",
-            {"{{hole_gib}} GiB": "max by (hole_gib) (gputile_ledger_free_memory_bytes)"},
+            {"{{at_least_gib}} GiB": "max by (at_least_gib) (gputile_ledger_free_memory_bytes)"},
         ),
         Panel(
             "Pending GPU pods",
-            "By what they wait for.",
+            "By reason.",
             "short",
             {"{{reason}}": f"sum by (reason) ({_active('gputile_extender_pending_pods')})"},
         ),
         Panel(
             "Longest wait",
-            "How long the pod or gang has waited for GPUs that has waited longest; empty where none waits.",
+            "The longest current wait of a pod or gang for GPUs; empty if none waits.",
             "s",
             {
                 "pods: {{reason}}": "time() - max by (reason) "
@@ -143,13 +142,13 @@ CLUSTER: Final = Dashboard(
         Panel("Gangs", "By state.", "short", {"{{state}}": "sum by (state) (gputile_controller_gangs)"}),
         Panel(
             "Time to answer kube-scheduler",
-            "99 % of the answers of each verb come within it; empty where there were none.",
+            "The 99th percentile of each verb; empty if there were no calls.",
             "s",
             {"{{verb}}": _quantile(0.99, "gputile_extender_request_seconds", "verb")},
         ),
         Panel(
             "From creation to Binding",
-            "How long pods waited that were bound lately; empty where there were none.",
+            "The wait of recently bound pods; empty if there were none.",
             "s",
             {
                 "half within": _quantile(0.5, "gputile_extender_pod_wait_seconds", ""),
@@ -170,7 +169,7 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "Certificate of the webhook",
-            "How long the one that ends first is still valid.",
+            "Time until the first certificate expires.",
             "s",
             {"left": "min(gputile_webhook_certificate_expiry_timestamp_seconds > 0) - time()"},
         ),
@@ -211,7 +210,7 @@ NODE: Final = Dashboard(
         ),
         Panel(
             "Memory used",
-            "Of each GPU, as NVML tells.",
+            "Of each GPU, as NVML reports it.",
             "percentunit",
             {
                 "{{node}} {{gpu}}": f"gputile_agent_gpu_memory_used_bytes{_OF_NODE} "
@@ -220,7 +219,7 @@ NODE: Final = Dashboard(
         ),
         Panel(
             "Utilization",
-            "Part of the time in which something ran on the GPU.",
+            "Part of the time in which a kernel ran on the GPU.",
             "percentunit",
             {"{{node}} {{gpu}}": f"gputile_agent_gpu_utilization_ratio{_OF_NODE}"},
         ),
@@ -239,7 +238,7 @@ NODE: Final = Dashboard(
         Panel("Power", "Of each GPU.", "watt", {"{{node}} {{gpu}}": f"gputile_agent_gpu_power_watts{_OF_NODE}"}),
         Panel(
             "ECC errors",
-            "New ones, by whether they were corrected.",
+            "New errors, by kind.",
             "short",
             {
                 "{{node}} {{gpu}} {{kind}}": _increase("gputile_agent_gpu_ecc_errors_total", _OF_NODE),
@@ -254,25 +253,25 @@ NODE: Final = Dashboard(
         Panel("Pods", "On each GPU.", "short", {"{{node}} {{gpu}}": f"gputile_agent_gpu_pods{_OF_NODE}"}),
         Panel(
             "Time to answer the kubelet",
-            "99 % of the answers of each call come within it.",
+            "The 99th percentile of each call.",
             "s",
             {"{{call}}": _quantile(0.99, "gputile_agent_call_seconds", "call", _OF_NODE)},
         ),
         Panel(
             "Ledger and kubelet",
-            "Bookings corrected and added, and calls of the kubelet refused.",
+            "Allocations corrected and recorded, and calls of the kubelet refused.",
             "short",
             {
-                "{{node}} corrected": _increase("gputile_agent_ledger_corrections_total", _OF_NODE),
-                "{{node}} added": _increase("gputile_agent_ledger_additions_total", _OF_NODE),
-                "{{node}} refused": _increase("gputile_agent_contradictions_total", _OF_NODE),
+                "{{node}} corrected": _increase("gputile_agent_allocations_corrected_total", _OF_NODE),
+                "{{node}} recorded": _increase("gputile_agent_allocations_recorded_total", _OF_NODE),
+                "{{node}} refused": _increase("gputile_agent_kubelet_calls_refused_total", _OF_NODE),
             },
         ),
         Panel(
             "Agents started",
             "Starts of the agent behind its gateway.",
             "short",
-            {"{{node}}": f"gputile_agent_agents_started_total{_OF_NODE}"},
+            {"{{node}}": f"gputile_agent_starts_total{_OF_NODE}"},
         ),
     ),
     {"node": "gputile_agent_node_info"},
@@ -284,8 +283,7 @@ NAMESPACE: Final = Dashboard(
     (
         Panel(
             "Memory booked and used",
-            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use, "
-            "where that is measured.",
+            "GPU memory allocated to its pods, by the kubelet's device IDs, and what they use, if it is measured.",
             "bytes",
             {
                 "{{namespace}} booked": "sum by (namespace) "
@@ -295,7 +293,7 @@ NAMESPACE: Final = Dashboard(
         ),
         Panel(
             "GPU time",
-            "GPUs that were busy in turns of the namespace's pods, on average.",
+            "Average number of GPUs that the namespace's pods kept busy in their turns.",
             "short",
             {
                 "{{namespace}}": "sum by (namespace) "
@@ -310,7 +308,7 @@ NAMESPACE: Final = Dashboard(
         ),
         Panel(
             "Memory used of the limit",
-            "Pods that stay far below could ask for less.",
+            "Pods that stay far below 1 could ask for less.",
             "percentunit",
             {
                 f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_used_bytes{_OF_NAMESPACE} "
@@ -319,7 +317,7 @@ NAMESPACE: Final = Dashboard(
         ),
         Panel(
             "Peak of the limit",
-            "The most that a container has used since its start.",
+            "The peak since the container's start.",
             "percentunit",
             {
                 f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_peak_bytes{_OF_NAMESPACE} "
@@ -328,7 +326,7 @@ NAMESPACE: Final = Dashboard(
         ),
         Panel(
             "GPU time by container",
-            "Part of the GPU's time that it had in its turns.",
+            "Part of the GPU's time that the container held in its turns.",
             "percentunit",
             {
                 f"{_CONTAINER} {{{{gpu}}}}": "rate(gputile_agent_gpu_time_seconds_total"
@@ -363,7 +361,7 @@ ISOLATION: Final = Dashboard(
         ),
         Panel(
             "Memory that no container counts",
-            "Used on the GPU beyond what containers are known to use: the driver's own, and whoever is past gputile.",
+            "Used on the GPU by the driver itself, and by processes that no container is known to run.",
             "bytes",
             {
                 "{{node}} {{gpu}}": "gputile_agent_gpu_memory_used_bytes - on (node, gpu) "
@@ -378,8 +376,8 @@ ISOLATION: Final = Dashboard(
             {f"{_CONTAINER} {{{{gpu}}}}": "gputile_agent_gpu_time_share_ratio"},
         ),
         Panel(
-            "GPU time had, of what is guaranteed",
-            "Above 1 a container had what others left.",
+            "GPU time used, of the guaranteed time",
+            "Above 1 the container used time that others left.",
             "percentunit",
             {
                 f"{_CONTAINER} {{{{gpu}}}}": "rate(gputile_agent_gpu_time_seconds_total[$__rate_interval]) "
@@ -388,7 +386,7 @@ ISOLATION: Final = Dashboard(
         ),
         Panel(
             "Waiting for turns",
-            "Part of the time in which a container with work waited for the GPU.",
+            "Part of the time in which the container had work and waited for the GPU.",
             "percentunit",
             {f"{_CONTAINER} {{{{gpu}}}}": "topk(20, rate(gputile_agent_gpu_wait_seconds_total[$__rate_interval]))"},
         ),

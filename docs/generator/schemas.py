@@ -20,16 +20,12 @@ _RECORDS: Final = {
     "podkinds": "gputile.tools.simulator.pod_kinds.KindsTable",
     "explain": "gputile.tools.simulator.explanation.ExplainAnswer",
     "inspect": "gputile.cli.answers.InspectAnswer",
-    "replay": "gputile.tools.replay.study.ReplayResult",
-    "replay-departures": "gputile.tools.replay.departures.Stay",
     "selftest-isolation": "gputile.cli.commands.selftest.IsolationAnswer",
-    "selftest-symbols": "gputile.cli.commands.selftest.SymbolsAnswer",
     "simulate": "gputile.cli.answers.SimulateAnswer",
     "status": "gputile.tools.views.status.Installation",
     "top": "gputile.tools.web.top_rows.TopAnswer",
     "version": "gputile.cli.answers.VersionAnswer",
 }
-_LISTS: Final = ("replay", "replay-departures")  # of such records
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -66,7 +62,7 @@ def schema_of(name: str) -> dict[str, Any]:
     """Return a schema, with the first sentence of each record's docstring."""
     module, _, record_name = _RECORDS[name].rpartition(".")
     record = getattr(import_module(module), record_name)
-    kind: Any = list[record] if name in _LISTS else record  # type: ignore[valid-type]
+    kind: Any = record
     (root,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     for part in parts.values():
         if "description" in part:

@@ -71,7 +71,7 @@ bool gputile_init_checked(void) {
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
         gputile_log(
             "no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
-            "A newer gputile may know it; `gputile selftest symbols` lists all such functions of a driver.",
+            "A newer gputile may know it.",
             import);
     return false;
 }

@@ -21,7 +21,7 @@ static void log_refused(const char *name) {
         if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
             return;
         gputile_log("%s is refused: this driver is newer than gputile, which cannot tell whether it takes GPU memory. "
-                    "A newer gputile may know it; `gputile selftest symbols` lists all of them.",
+                    "A newer gputile may know it.",
                     name);
         return;
     }

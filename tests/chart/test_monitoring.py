@@ -109,12 +109,12 @@ FIRING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
     ),
     "GputileLedgerDisagrees": (
         {
-            'gputile_agent_ledger_corrections_total{node="n"}': "0+1x60",
-            'gputile_agent_contradictions_total{node="n"}': "0x60",
+            'gputile_agent_allocations_corrected_total{node="n"}': "0+1x60",
+            'gputile_agent_kubelet_calls_refused_total{node="n"}': "0x60",
         },
         {
-            'gputile_agent_ledger_corrections_total{node="n"}': "1x60",
-            'gputile_agent_contradictions_total{node="n"}': "0x60",
+            'gputile_agent_allocations_corrected_total{node="n"}': "1x60",
+            'gputile_agent_kubelet_calls_refused_total{node="n"}': "0x60",
         },
         {"node": "n"},
     ),

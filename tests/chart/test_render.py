@@ -28,7 +28,6 @@ FULL = {
     "web.enabled": True,
     "web.tlsSecret": "page",
     "agent.mps": True,
-    "agent.hostPID": True,
     "agent.cdiDir": "/var/run/cdi",
     "agent.runtimeClassName": "nvidia",
     "image.pullSecrets": [{"name": "registry"}],
@@ -327,7 +326,7 @@ def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
     (usage,) = pod_specs(objects)["gputile-agent"]["initContainers"]
     assert usage["securityContext"]["privileged"] is True
     assert [each["name"] for each in usage["volumeMounts"]] == ["usage", "state"]
-    for exception in ("privileged: true", "hostIPC: true", "hostPID: true", "runAsUser: 0", "hostPath: {path: /usr, "):
+    for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /usr, "):
         at = next(number for number, line in enumerate(lines) if exception in line)
         assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
     driver = pod_specs(render({"agent.driverDir": "/home/kubernetes/bin/nvidia"}))["gputile-agent"]["containers"][0]

@@ -102,7 +102,7 @@ def kept_of(pods: Iterator[Pod], placement: Literal["binpack", "packing"]) -> in
     ledger.apply(NodeApplied(gpu_node("n", gpus=8, mode="cgpu")))
     engine = PlacementEngine(ledger, prices_later=True)
     binder = Binder(engine, ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1))
-    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None)
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, evictable=EvictablePods(lambda _: False))
     tracemalloc.start()
     try:
         for pod in pods:

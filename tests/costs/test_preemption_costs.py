@@ -12,7 +12,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 from gputile.kube.objects import Replaced
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
@@ -46,7 +46,7 @@ def choosing(pods: int, limits: str) -> int:
     preemptor = Preemptor("high", request_of(pod("high", mem=60 * 4, count=4)), 1000, 1_800_000_000.0)
     engine = PlacementEngine(ledger)
     found = []
-    count = calls(lambda: found.append(choose_victims(engine, preemptor, ["n"], rules)))
+    count = calls(lambda: found.append(VictimSearch(engine, preemptor, rules).on_node("n")))
     assert found[0] is not None
     return count
 

@@ -21,8 +21,8 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory, resources_for_mode
 from gputile.node.agent.device_lists import free_units
+from gputile.node.agent.mode import decide_mode
 from gputile.node.agent.node_config import EffectiveMode
-from gputile.node.agent.node_resources import decide_mode
 from gputile.node.agent.node_status import Wanted, mps_condition, node_labels, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 

@@ -27,8 +27,8 @@ from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.core.devices.request import Request
 from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.claims import on_either_mode
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.node.agent.claims.slices import slice_of
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine

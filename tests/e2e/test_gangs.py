@@ -86,7 +86,7 @@ def test_a_pod_whose_gate_is_gone_starts_no_sooner_than_its_gang(small: ControlP
     del bodies[0]["spec"]["schedulingGates"]
     create(small, namespace, bodies[:2])
     small.api.patch(f"/api/v1/namespaces/{namespace}/pods/eager-1", {"spec": {"schedulingGates": []}})
-    text = "gang eager: no place is kept for the pod yet"
+    text = "gang eager: no GPUs are reserved for the pod yet"
     for name in ("eager-0", "eager-1"):
         small.wait(lambda name=name: text in why_pending(small, namespace, name), text)  # type: ignore[misc]
     assert not bound(pods_in(small, namespace))

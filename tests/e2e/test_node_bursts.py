@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gputile.api.well_known import MODE_LABEL
-from gputile.node.gateway.gateway import AWAY_FOR_S
+from gputile.node.gateway.gateway import AGENT_TIMEOUT_S
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import (
     ITS_OWN_WORDS,
@@ -119,5 +119,5 @@ def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callabl
     assert assert_nothing_over_allocated(crowded.plane) == count
     if restart_kubelet not in deeds:
         # Calls wait for so long, as docs/concepts/agent.md says; where all agents together need longer, pods do fail.
-        assert [text for text in failures if away < AWAY_FOR_S or NO_AGENT not in text] == []
+        assert [text for text in failures if away < AGENT_TIMEOUT_S or NO_AGENT not in text] == []
     crowded.clear(*NAMESPACES, timeout=300.0)

@@ -115,7 +115,7 @@ def test_everybody_is_killed_while_500_pods_are_created(
         names = sorted(each["metadata"]["name"] for each in pods)
         assert names == sorted(body["metadata"]["name"] for body in bodies())
         assert {each["metadata"]["annotations"][MEMORY_UNIT_ANNOTATION] for each in pods} == {"1024"}
-        wanted = {f"gputile_ledger_bookings {PODS}.0", "gputile_ledger_unconfirmed 0.0"}
+        wanted = {f"gputile_ledger_bookings {PODS}.0", "gputile_ledger_unconfirmed_bindings 0.0"}
         control_plane.wait(lambda: wanted <= {*text_at(f"{other_url}/metrics").splitlines()}, "the ledger to say so")
 
 

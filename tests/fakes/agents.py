@@ -29,11 +29,6 @@ def metrics_path(node: str) -> str:
     return f"{PODS}/agent-{node}:{PORT}/proxy/metrics"
 
 
-def hour_path(node: str) -> str:
-    """Return the path under which the API server asks a node's agent what a pod has used."""
-    return f"{PODS}/agent-{node}:{PORT}/proxy/usage/hour"
-
-
 def metrics_text(used: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> bytes:
     """Return the metrics of a node with one GPU: bytes used and seconds had, by ``namespace/name``."""
     lines = [

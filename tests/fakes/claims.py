@@ -14,10 +14,9 @@ from gputile.api.resource_claims import (
     ResourceClaimStatus,
 )
 from gputile.api.well_known import DRIVER, Mode
-from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.agent.node_resources import node_config_of
+from gputile.node.agent.node_config import EffectiveMode, Sharing, node_config_of
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine
 from tests.fakes.agentcluster import NODE, simple_pod
 

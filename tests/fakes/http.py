@@ -9,7 +9,7 @@ import httpx2 as httpx
 from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 
-from gputile.support.http_server import Handler, Server, holding
+from gputile.support.http_server import Handler, Server, bound_ports
 
 
 def sent(path: str, *parts: bytes, method: str = "POST", ends: bool = True) -> web.BaseRequest:
@@ -34,7 +34,7 @@ async def ask(handler: Handler, request: web.BaseRequest) -> tuple[int, bytes]:
 async def client_of(handler: Handler) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a handler, and yield a client for it."""
     server = Server(handler, "--port", "127.0.0.1", 0)
-    with holding(server):
+    with bound_ports(server):
         server.listen()
         base = f"http://127.0.0.1:{server.port}"
         answering = asyncio.create_task(server.answer())

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from benchmarks.replay.departures import schedule
+from benchmarks.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
@@ -43,7 +45,6 @@ from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,
@@ -53,13 +54,10 @@ from gputile.node.arbiter.agent_messages import (
     decode_line,
     encode_line,
 )
-from gputile.node.isolation.driver_symbols import NotADriver, functions
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
-from gputile.tools.replay.departures import schedule
-from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.web.usage import UnreadableMetrics, agent_reading
@@ -301,17 +299,6 @@ _KUBELET = _json(
 )
 
 
-def _elf() -> bytes:
-    """Return a library with one function: header, names, a symbol, and the sections of both (elf(5))."""
-    names, symbol = b"\0cuInit\0\0", struct.pack("<IBBHQQ", 1, 18, 0, 1, 0, 0)
-    sections = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, 64 + len(names), len(symbol), 0, 0, 8, len(symbol))
-    at = 64 + len(names) + len(symbol)
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at, 0, 64, 0, 0, 64, 2, 0)
-    return header + names + symbol + sections
-
-
 TARGETS: Mapping[str, Target] = {
     "agent-metrics": Target(agent_reading, (UnreadableMetrics,), (metrics_text({"a/p": 5}, {"a/p": 1.5}),)),
     "inventory": Target(_text(decode_inventory), (InventoryError,), (encode_inventory(_INVENTORY).encode(),)),
@@ -387,11 +374,6 @@ TARGETS: Mapping[str, Target] = {
         (),
         (struct.pack("<IIII", USAGE_MAGIC, 1, 2, 1).ljust(USAGE_BYTES, b"\0"),),
     ),
-    "process-owner": Target(
-        _text(lambda text: owner_in(text, {"8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d"})),
-        (),
-        (b"0::/kubepods/pod8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d/" + b"ab" * 32,),
-    ),
     "arbiter-assignment": Target(
         lambda line: decode_line(line, Assignment),
         (LineError,),
@@ -401,5 +383,4 @@ TARGETS: Mapping[str, Target] = {
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
-    "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),
 }

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.answers import PIPE_ENV
+from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.isolation.simulated_gpus import SimulatedGpus

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gputile.core.devices.gpu_health import Health, XidSeen, after
 from gputile.node.isolation.usage_file_reader import read_usage
+from gputile.node.nvml.gpu_health import Health, XidSeen, after
 from gputile.node.nvml.nvml_probe import RealProbe
 from tests.native.container import IsolatedContainer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.answers import LIMIT_ENV, PIPE_ENV
+from gputile.node.agent.allocation import LIMIT_ENV, PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from tests.gpu.neighbour import RealGpu
 from tests.localcluster.nosuid import with_pipes

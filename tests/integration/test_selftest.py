@@ -37,17 +37,6 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "MISSED" in done.stdout
 
 
-@pytest.mark.requirement("M4")
-def test_unknown_functions_are_listed(tmp_path: Path) -> None:
-    """The functions that containers will not get are listed, and are an error for a script."""
-    done = RUNNER.invoke(app, ["selftest", "symbols", "--driver", str(library()), "-o", "json"])
-    assert done.exit_code == 1
-    assert answer("selftest-symbols", done.stdout)["unknown"] == ["cuMemAllocQuantum"]
-    (tmp_path / "no").write_text("text")
-    done = RUNNER.invoke(app, ["selftest", "symbols", "--driver", str(tmp_path / "no")])
-    assert done.exit_code == 2
-
-
 @pytest.mark.alone
 @pytest.mark.requirement("G4", "M5")
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:

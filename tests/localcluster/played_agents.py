@@ -80,7 +80,7 @@ def _metrics(api: Api, node: str, gpus_of_node: Iterable[int], seconds: float) -
     }
     on_gpu = Counter(gpu["index"] for gpus in held.values() for gpu in gpus)
     used = dict.fromkeys(gpus_of_node, 0)
-    lines = ["gputile_agent_agents_started_total 1"]
+    lines = ["gputile_agent_starts_total 1"]
     for labels, gpus in held.items():
         part = 0.5 + zlib.crc32(labels.encode()) % 45 / 100
         for gpu in gpus:

@@ -151,9 +151,7 @@ for _ in range(3):
     lines = container.python(code).splitlines()
     assert "undefined symbol" in lines[0]
     assert lines[1:] == ["500 None 1"] * 3
-    said = container.messages(code)
-    assert said.count("cuMemAllocQuantum is refused") == 1
-    assert "selftest symbols" in said
+    assert container.messages(code).count("cuMemAllocQuantum is refused") == 1
 
 
 @pytest.mark.requirement("M4")

@@ -28,7 +28,6 @@ from gputile.api.well_known import (
     MODE_LABEL,
     Mode,
 )
-from gputile.core.devices.gpu_health import Health
 from gputile.kube.errors import (
     AnswerLost,
     Conflict,
@@ -40,20 +39,19 @@ from gputile.kube.errors import (
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.advertise import Advertiser, NodeHardware
-from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.container_start import ContainerPreparation
-from gputile.node.agent.device_table import by_gpu
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits, by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway.link import (
@@ -72,6 +70,7 @@ from gputile.node.gateway.link import (
 )
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint
@@ -567,10 +566,11 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        """Spoil the checkpoint, and the records of all allocation directories."""
+        """Spoil the checkpoint, and what allocation directories say of containers that were not let start."""
         self._spoil_file(self.directory / "state" / "checkpoint.json", damage)
-        for path in self.directory.glob("state/allocations/*/devices.json"):
-            self._spoil_file(path, damage)
+        for path in self.directory.glob("state/allocations/*/limits.json"):
+            if not (path.parent / "boot").exists():
+                self._spoil_file(path, damage)
 
     @staticmethod
     def _spoil_file(checkpoint: Path, damage: Damage) -> None:

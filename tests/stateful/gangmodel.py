@@ -193,6 +193,7 @@ class Server(ApiServerWriter):
     born: dict[str, int] = field(default_factory=dict)
     bound: dict[str, int] = field(default_factory=dict)
     surprises: int = 0
+    ended: dict[str, int] = field(default_factory=dict)  # the version at which all pods of a gang had finished
 
     def store(self, changed: Pod) -> Pod:
         self.version += 1
@@ -202,12 +203,19 @@ class Server(ApiServerWriter):
         self.born.setdefault(stored.metadata.uid, self.version)
         if stored.spec.node_name:
             self.bound.setdefault(stored.metadata.uid, self.version)
+        gang = gang_name(stored)
+        if gang and all(each.finished for each in self.pods.values() if gang_name(each) == gang):
+            self.ended[gang] = self.version
         self.log.append(Applied(stored))
         return stored
 
     def were_together(self, waiting: Pod, bound: Pod) -> bool:
         """Return whether ``waiting`` existed when ``bound`` was bound."""
         return self.born[waiting.metadata.uid] < self.bound[bound.metadata.uid]
+
+    def is_of_ended_run(self, one: Pod) -> bool:
+        """Return whether a pod has finished in a run of its gang that is over: others of the name start together."""
+        return one.finished and self.bound.get(one.metadata.uid, 0) <= self.ended.get(gang_name(one), 0)
 
     def delete(self, uid: str) -> None:
         self.version += 1
@@ -280,19 +288,6 @@ class Server(ApiServerWriter):
             status=msgspec.structs.replace(current.status, conditions=(scheduled,)),
         )
         return self.store(bound)
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        fate = self.fate()
-        if fate == "crash":
-            raise Crash
-        if fate == "unreachable":
-            raise ConnectionFailed("no connection")
-        found = next((each for each in self.pods.values() if each.metadata.name == name), None)
-        if found is not None:
-            self.told.see(found)
-        else:
-            self.gone |= {uid for uid, each in self.told.pods.items() if each.metadata.name == name}
-        return found
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         raise AssertionError(f"all pods are of the same priority, and {name} is to leave")

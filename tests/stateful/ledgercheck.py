@@ -4,16 +4,14 @@ from typing import Any
 
 from gputile.api.well_known import Mode
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.snapshot import GpuState, NodeState, node_state
 
-GPU_ARRAYS = ("total", "used", "percent", "pods", "usable")
+GPU_ARRAYS = ("total", "used", "percent", "pods", "group", "usable")
 NODE_ARRAYS = ("serving_mode", "max_pods_per_gpu", "unit", "spread", "grouped")
 
 
 def image(ledger: Ledger) -> dict[str, Any]:
-    """Return all that a ledger holds by names: rows and numbers of trust groups may differ between ledgers."""
-    group_names = ledger.group_names() | {NO_GROUP: "", MIXED_GROUPS: "several"}
+    """Return all that a ledger holds by names: rows may differ between ledgers."""
     nodes = {}
     for row, node_info in ledger.nodes():
         gpus = len(node_info.inventory.gpus)
@@ -22,7 +20,6 @@ def image(ledger: Ledger) -> dict[str, Any]:
             values = getattr(ledger.node_arrays, name)[row].tolist()
             assert not any(values[gpus:]), f"{name} of GPUs that do not exist"
             arrays[name] = values[:gpus]
-        arrays["group"] = [group_names[number] for number in ledger.node_arrays.group[row].tolist()[:gpus]]
         nodes[node_info.name] = (node_info, arrays)
     return {"nodes": nodes, "bookings": {booking.uid: booking for booking in ledger.bookings()}}
 

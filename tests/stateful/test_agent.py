@@ -35,8 +35,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
 from gputile.node.agent import handler, holdings, kubelet
-from gputile.node.agent.answers import LIMITS_FILE
-from gputile.node.agent.device_table import by_gpu
+from gputile.node.agent.device_table import LIMITS_FILE, by_gpu
 from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
-from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, RECHECK_AFTER, GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS
 from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
@@ -187,7 +187,7 @@ class Sets(RuleBasedStateMachine):
         self.idle_since: dict[str, int] = {}
         for name, gpus in SETS.items():
             for gpu in gpus:
-                self.node.put(gpu, name, Share(2 if name == "x" else 1), 0)
+                self.node.set_share(gpu, name, Share(2 if name == "x" else 1), 0)
 
     def owned(self) -> dict[str, set[str]]:
         """Return the GPUs on which each container has the turn."""
@@ -198,7 +198,7 @@ class Sets(RuleBasedStateMachine):
                 found[owner.name].add(gpu)
         return found
 
-    def follow(self, before: dict[str, set[str]], said: Said) -> None:
+    def follow(self, before: dict[str, set[str]], said: GpuMessages) -> None:
         after = self.owned()
         for gpu, instruction in said:
             key = (instruction.member, gpu)
@@ -213,7 +213,7 @@ class Sets(RuleBasedStateMachine):
             if gpu in tied and not before[name] & tied:
                 assert after[name] >= tied, "whole or not at all"
 
-    def say(self, member: int, message: Callable[[NodeTimeSlices], Said]) -> None:
+    def say(self, member: int, message: Callable[[NodeTimeSlices], GpuMessages]) -> None:
         """Take in what a process says, and see that it ties and parts GPUs of its own container only.
 
         What the time alone would change at that moment may change.
@@ -334,7 +334,7 @@ class Sets(RuleBasedStateMachine):
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(gpu, self.now)
                 late = LONGEST_WAIT + QUANTUM if self.waits_for_long(gpu) else 0
-                assert self.now - since <= late + 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, gpu
+                assert self.now - since <= late + 2 * SPARE + IDLE_HOLD + RECHECK_AFTER, gpu
             else:
                 self.idle_since.pop(gpu, None)
 

@@ -25,12 +25,12 @@ from gputile.api.core import Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import DRIVER, Mode
 from gputile.kube.errors import ConnectionFailed
-from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import KUBELET_FILE, ClaimFiles, ClaimsDriver
 from gputile.node.agent.container_start import ContainerPreparation
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import keep_only
@@ -355,13 +355,13 @@ def test_a_claim_that_was_made_anew_under_its_name_is_another_one(node: Claiming
     node.cluster.claims[claim.key] = claim
     asked = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="c", uid="uid-c")])
     body = node.call("NodePrepareResources", asked.SerializeToString(), None)
-    assert "is not there any more" in dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"].error
+    assert "no longer exists" in dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"].error
 
 
 def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNode) -> None:
     claim = allocated("c", share(0, "1Gi"))
     node.cluster.claims[claim.key] = claim
-    NodeLock(node.paths.claim, "another").take()
+    NodeLock(node.paths.claim, "another").acquire()
     answered = node.do(node.driver.answer(Call(1, "NodePrepareResources", DRIVER, b"")))
     assert isinstance(answered, CallRefused)
     assert answered.code == "UNAVAILABLE"

@@ -17,7 +17,7 @@ from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gated
 from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
+from gputile.core.scheduling.bind import PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Replaced
 from tests.conftest import examples
@@ -126,7 +126,7 @@ class World(PreemptingBench):
             held = self.extender.booking(each.metadata.uid)
             if gated(each) or (held is not None and not held.reserved):
                 continue
-            binding = assume_pod(self.engine, each, "n", BindTime(int(self.now_s * SECOND), 0.0))
+            binding = assume_pod(self.engine, each, "n", int(self.now_s * SECOND), 0.0)
             if not isinstance(binding, PodBinding):
                 continue
             if binding.version not in ("", each.metadata.resource_version):

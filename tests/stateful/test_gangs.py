@@ -13,7 +13,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -28,7 +28,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.ledger.events import (
@@ -45,9 +45,9 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
-from gputile.core.scheduling.bind import BindTime, PodBinding, decide_pod
+from gputile.core.scheduling.bind import PodBinding, decide_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import reserved_place
+from gputile.core.scheduling.reservation_rules import reserved_node
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.conftest import examples
 from tests.fakes.corebuilders import request_of
@@ -121,35 +121,41 @@ def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
 
 
 class Meanwhile:
-    """What comes to a controller in the course of its rounds, by the queue through which all updates come.
+    """What comes to a controller in the course of its rounds, in order.
 
     What it hears counts as known to it once they are over (``heard``): the plans of a round, and the gates that it
     removes, are those of its beginning.
     """
 
     def __init__(self, machine: "Gangs", news: Sequence[tuple[int, str]]) -> None:
-        self.updates = UpdateQueue()
+        self.updates: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self.heard: list[Callable[[], None]] = []
+        self.changed: set[str] = set()  # gangs of which it heard: what was planned for them may not be written
         self._machine = machine
         self._told = machine.server.told
         self._news = list(news)
 
     async def round(self, rounds: Rounds) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
-        taking = asyncio.create_task(self.updates.run())
+        taking = asyncio.create_task(self._take_updates())
         try:
             plans = await rounds.run_round()
-            await self.updates.drained()
+            await self.updates.join()
         finally:
             taking.cancel()
         assert plans.gangs is None or not plans.gangs.contradictions, plans.gangs.contradictions
+
+    async def _take_updates(self) -> None:
+        while True:
+            await (await self.updates.get())()
+            self.updates.task_done()
 
     async def compute(self, plan: Callable[[], RoundPlans]) -> RoundPlans:
         """Plan as the worker thread does; what comes meanwhile the controller hears before it writes."""
         plans = plan()
         for _ in range(10):
             self.active()
-        await self.updates.drained()
+        await self.updates.join()
         return plans
 
     def active(self) -> bool:
@@ -170,13 +176,14 @@ class Meanwhile:
                 if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
                     machine.schedule(uid)
         if what != "deposed":
-            self.updates.put(self._list if what == "list" else self._events)
+            self.updates.put_nowait(self._list if what == "list" else self._events)
 
     async def _events(self) -> None:
         machine = self._machine
         for event in machine.server.log[machine.view_at :]:
             await machine.view.pod_event(event)
             machine.view_at += 1
+            self._changes(event.object.metadata.uid, event.object)
             self.heard.append(partial(self._told.hear, event))
 
     async def _list(self) -> None:
@@ -184,7 +191,14 @@ class Meanwhile:
         pods = dict(machine.server.pods)
         machine.view_at = len(machine.server.log)
         await machine.view.pod_event(Replaced(list(pods.values())))
+        for uid in self._told.pods.keys() | pods.keys():
+            if self._told.pods.get(uid) != pods.get(uid):
+                self._changes(uid, pods.get(uid))
         self.heard.append(partial(self._told.hear_list, pods))
+
+    def _changes(self, uid: str, now: Pod | None) -> None:
+        """Note of which gang a pod was, and is."""
+        self.changed.update(gang_name(each) for each in (self._told.pods.get(uid), now) if each is not None)
 
 
 class Gangs(RuleBasedStateMachine):
@@ -425,7 +439,7 @@ class Gangs(RuleBasedStateMachine):
         meanwhile, woken = Meanwhile(self, news), list[bool]()
         keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: woken.append(True))
         planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
-        acting = Rounds(self.view, meanwhile.updates, planners, meanwhile.active, now, meanwhile.compute)
+        acting = Rounds(self.view, planners, meanwhile.active, now, meanwhile.compute)
 
         def fate() -> str:
             nonlocal ended
@@ -447,10 +461,10 @@ class Gangs(RuleBasedStateMachine):
             return
         finally:
             deposed, self.server.fate, self.active = not self.active, lambda: "done", True
-        # A round that asks for another one has not written all: pods have changed since it was planned.
-        wrote_all = not keeper.failures and not woken and not deposed and self.server.surprises == surprises
+        wrote_all = not keeper.failures and not deposed and self.server.surprises == surprises
         if not fates and wrote_all:
-            self.what_is_kept_is_there_to_be_kept()
+            # A round that asks for another one has left out gangs that have changed since it was planned.
+            self.what_is_kept_is_there_to_be_kept(meanwhile.changed if woken else ())
             self.plans_are_of_enough_pods(before)
         for heard in meanwhile.heard:
             heard()
@@ -496,13 +510,13 @@ class Gangs(RuleBasedStateMachine):
         if not units_of(asking):  # the extender is not asked about it
             return self.server.bind(uid, "", NAMES[0], {}, self.now_ns) is not None
         held = self.extender.booking(uid)
-        request, place = request_of(asking), reserved_place(self.extender, asking, self.extender_ns)
+        request, place = request_of(asking), reserved_node(self.extender, asking, self.extender_ns)
         if isinstance(place, Refusal) or (held is not None and not held.reserved):
             return False
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False
-        binding = decide_pod(self.engine, asking, request, nodes[0], BindTime(self.extender_ns, 1.0))
+        binding = decide_pod(self.engine, asking, request, nodes[0], self.extender_ns, 1.0)
         if not isinstance(binding, PodBinding):
             return False
         booking = binding.booking
@@ -548,14 +562,15 @@ class Gangs(RuleBasedStateMachine):
         held = held_units(self.server.pods.values(), None)
         assert all(units <= GPU_UNITS for units in held.values()), held
 
-    def what_is_kept_is_there_to_be_kept(self) -> None:
-        """As far as the controller knows after a round in which all its writes succeeded."""
+    def what_is_kept_is_there_to_be_kept(self, left_out: Collection[str]) -> None:
+        """As far as the controller knows after a round in which all its writes succeeded, but for gangs left out."""
         healthy = healthy_gpus(NAMES, self.unhealthy)
         # While nothing is known of PodGroups, what is kept for their gangs stays as it is.
         told = [
             each
             for each in self.server.told.pods.values()
             if self.groups_told is not None or POD_GROUP_LABEL not in each.metadata.labels
+            if not (waits(each) and gang_name(each) in left_out)
         ]
         held = held_units(told, self.controller_ns)
         assert all(units <= GPU_UNITS for units in held.values()), held
@@ -684,7 +699,8 @@ class Gangs(RuleBasedStateMachine):
         free = [GPU_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
-            gangs.setdefault(gang_name(each), []).append(each)
+            if not self.server.is_of_ended_run(each):
+                gangs.setdefault(gang_name(each), []).append(each)
         sizes = {
             name: _size(pods, self.server.pods.values(), self.server.groups, self.server.were_together)
             for name, pods in gangs.items()

@@ -182,7 +182,7 @@ class Cluster(RuleBasedStateMachine):
         assert isinstance(decision, Decision), "what filter lets through, decide places"
         booking = decision.booking(asking, request, 0.0)
         assert booking is not None
-        assert not self.ledger.unplaced(node), "a pod on GPUs that nobody knows could be on any"
+        assert not self.ledger.unplaced(node), "a pod on unknown GPUs could be on any"
         self.ledger.apply(Assumed(booking))
         for gpu in states(self.ledger)[node].gpus:
             assert not booking.on_gpu(gpu.gpu.uuid) or not overfull(self.ledger, states(self.ledger)[node], gpu), (

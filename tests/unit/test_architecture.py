@@ -82,10 +82,10 @@ def test_the_docstring_of_each_module_says_what_it_does() -> None:
 
 
 def test_unit_tests_lie_as_the_sources_do() -> None:
-    """Each package of tests/unit has its counterpart in src, or in docs for what tests the documentation."""
+    """Each package of tests/unit has its counterpart in src, or in the root: docs and benchmarks."""
     tests = Path(__file__).parent
-    packages = {path.parent.relative_to(tests) for path in tests.rglob("__init__.py")} - {Path(), Path("docs")}
-    assert sorted(str(path) for path in packages if not (SOURCE / path).is_dir()) == []
+    packages = {path.parent.relative_to(tests) for path in tests.rglob("__init__.py")}
+    assert sorted(str(each) for each in packages if not any((at / each).is_dir() for at in (SOURCE, ROOT))) == []
 
 
 def test_a_class_name_stands_for_one_thing() -> None:

@@ -15,7 +15,7 @@ from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION, ConditionType
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
-from tests.fakes.agents import hour_path, metrics_text, put_agent
+from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.localcluster.browser import Tab
 from tests.localcluster.gputile import EXAMPLES
@@ -337,28 +337,6 @@ async def test_what_is_used_is_drawn_in_the_blocks_and_said_of_the_pod(tab: Tab)
         await tab.run("document.querySelector('[data-node=\"a\"]').click()")
         await tab.until("document.querySelector('[data-use-of=\"default/p\"]')?.textContent === ', uses 3 GiB'")
         assert await tab.run("document.getElementById('usage-trouble').hidden")
-        assert tab.errors == []
-
-
-async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: Tab) -> None:
-    """An agent that starts again remembers nothing; the page remembers what it had asked before."""
-    now = int(time.time())
-    minutes = [[at, 1024 + at % 512, None] for at in (*range(now - 3300, now - 2400, 60), *range(now - 600, now, 60))]
-    hour = json.dumps({"lines": [{"container": "c", "gpu": 0, "samples": minutes}]}).encode()
-    async with served(machine("a"), bound("p", "a")) as page:
-        put_agent(page.cluster, "a", metrics_text({"default/p": 3 << 30}))
-        page.cluster.proxied[hour_path("a")] = 200, hour
-        await look(tab, page)
-        await tab.run("document.querySelector('[data-pod=\"default/p\"]').click()")
-        lines = "document.querySelectorAll('#pod-use polyline').length"
-        await tab.until(f"{lines} === 2")  # a half hour in which nobody measured is not drawn as if it had been
-        page.cluster.proxied[hour_path("a")] = 200, b'{"lines":[]}'
-        put_agent(page.cluster, "a", b"error trying to reach service: connection refused", 503)
-        await tab.until("document.querySelector('#pod-use p').textContent.startsWith('not known: the agent cannot')")
-        assert await tab.run(lines) == 2
-        put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
-        await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'")
-        assert await tab.run(lines) == 2
         assert tab.errors == []
 
 

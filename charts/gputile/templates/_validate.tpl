@@ -35,7 +35,7 @@
 {{- $labels = append $labels $type.label }}
 {{- $memory := include "gputile.mib" $type.gpus.memory | int64 }}
 {{- if lt $memory $mib }}
-{{- fail (printf "%s.gpus.memory is %s: a GPU holds not one unit of %s" $where $type.gpus.memory $unit) }}
+{{- fail (printf "%s.gpus.memory is %s: a GPU is smaller than one unit of %s" $where $type.gpus.memory $unit) }}
 {{- end }}
 {{- if gt $memory $most }}
 {{- fail (printf "%s.gpus.memory is %s: a GPU has %d MiB at most" $where $type.gpus.memory $most) }}
@@ -44,7 +44,7 @@
 {{- $mode := $type.mode | default "default" }}
 {{- range $key, $value := $type.labels }}
 {{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $key) }}
-{{- fail (printf "%s.labels: %q is no key of a label" $where $key) }}
+{{- fail (printf "%s.labels: %q is not a valid label key" $where $key) }}
 {{- end }}
 {{- if and (eq $key $pair._0) (ne $value $pair._1) }}
 {{- fail (printf "%s.labels.%s is %s, and label says %s" $where $key $value $pair._1) }}

@@ -1,7 +1,7 @@
-"""Defines a pod's scheduling rules about labels: affinity and topology spread (core/v1).
+"""Defines affinity and topology spread constraints of pods (core/v1).
 
-Operators and effects stay plain strings here, so that an object from a newer API server still decodes. The code that
-gives them a meaning checks them.
+Operators and effects are plain strings, so that objects of a newer API server can be decoded. They are validated where
+they are evaluated.
 """
 
 import msgspec
@@ -20,14 +20,14 @@ class NodeSelectorRequirement(_Rule, frozen=True):
 
 
 class NodeSelectorTerm(_Rule, frozen=True):
-    """core/v1 NodeSelectorTerm: all requirements must hold; a term without any holds for no node."""
+    """core/v1 NodeSelectorTerm: all requirements must match; an empty term matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(_Rule, frozen=True):
-    """core/v1 NodeSelector: one of the terms must hold."""
+    """core/v1 NodeSelector: one of the terms must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -57,7 +57,7 @@ class LabelSelectorRequirement(_Rule, frozen=True):
 
 
 class LabelSelector(_Rule, frozen=True):
-    """metav1.LabelSelector: empty, it selects everything; absent, nothing."""
+    """metav1.LabelSelector. An empty one selects everything, an absent one nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()

@@ -1,7 +1,7 @@
-"""Reads values that others wrote, and words errors: which field, what it is, what is valid.
+"""Converts untrusted values to types, with error messages that name field, value and valid values.
 
-msgspec decides whether a value fits a type, and says why not in Python's words. Only where it does not fit,
-``type_check`` compares the value with the type anew and names every mistake.
+msgspec decides whether a value fits a type, but its message is in the words of Python and has the first mistake only.
+If a value does not fit, ``type_check`` compares it with the type again and reports every mistake.
 """
 
 import re
@@ -17,7 +17,7 @@ from gputile.api.wording import FieldMistake, below
 MOST_FOUND: Final = 20
 _PART: Final = 1 << 16
 _MOST_COMPARED: Final = 16_384  # items of JSON
-# What msgspec says, and what people say.
+# msgspec's messages, and its names of kinds with those of YAML.
 _MISSING: Final = re.compile("Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _KINDS: Final = {
@@ -37,13 +37,13 @@ T = TypeVar("T")
 class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
     """Common settings of the wire objects.
 
-    A process keeps tens of thousands of them. They refer to nothing that refers back, so the cyclic garbage collector
-    need not walk them: they are not tracked by it, nor are tuples of them, as lists would be.
+    A process stores tens of thousands of them. They form no reference cycles, so they are excluded from the cyclic
+    garbage collector (``gc=False``). Tuples of them are excluded too; lists would not be.
     """
 
 
 class ConversionError(ValueError):
-    """A value does not fit; the text names every field, what it is, and what is valid."""
+    """A value does not fit its type; the text names each wrong field, its value and the valid values."""
 
     def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -51,7 +51,7 @@ class ConversionError(ValueError):
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """Return ``value``, of a parser of YAML or JSON, as ``kind``.
+    """Convert ``value``, as parsed from YAML or JSON, to ``kind``.
 
     Raises:
         ConversionError: it does not fit.
@@ -63,7 +63,7 @@ def convert(value: Any, kind: type[T]) -> T:
 
 
 def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
-    """Return what is in ``text``, JSON, as the decoder's kind.
+    """Decode ``text``, which is JSON.
 
     Raises:
         ConversionError: it is not JSON, or does not fit.
@@ -77,36 +77,36 @@ def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") 
 def mistakes_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any) -> list[FieldMistake]:
     """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised.
 
-    JSON of very many items is not compared with ``kind``, since that holds up an event loop: the first mistake is told.
+    For JSON with very many items only the first mistake is returned, since a comparison would block the event loop.
     """
     raw = text.encode(errors="replace") if isinstance(text, str) else bytes(text)
     if isinstance(error, msgspec.ValidationError) and has_more_items(raw, _MOST_COMPARED):
-        return [_in_its_words(error)]
+        return [_first_mistake(error)]
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
-        return [FieldMistake("", "it is nested too deep")]
+        return [FieldMistake("", "it is nested too deeply")]
     except UnicodeError:
         return [FieldMistake("", "it is not UTF-8 text")]
     except msgspec.MsgspecError as malformed:
         why = str(malformed).removeprefix("JSON is malformed: ")
-        return [FieldMistake("", f"it is not JSON: {why}" if raw.strip() else "it is empty, and no JSON")]
+        return [FieldMistake("", f"it is not JSON: {why}" if raw.strip() else "it is empty, not JSON")]
     return _mistakes(error, value, kind)
 
 
 def _mistakes(error: Exception, value: Any, kind: Any) -> list[FieldMistake]:
-    """Return what is wrong; as far as msgspec tells it where the comparison finds nothing."""
+    """Return all mistakes that the comparison finds, otherwise the one that msgspec reports."""
     if isinstance(error, RecursionError):
-        return [FieldMistake("", "it is nested too deep")]
+        return [FieldMistake("", "it is nested too deeply")]
     found: list[FieldMistake] = []
     if not isinstance(error.__cause__, ValueError):
-        from gputile.api.type_check import mistakes  # costs what nobody needs whose values fit
+        from gputile.api.type_check import mistakes  # imported only if needed
 
         found = list(islice(mistakes(value, kind), MOST_FOUND))
-    return found or [_in_its_words(error)]
+    return found or [_first_mistake(error)]
 
 
-def _in_its_words(error: Exception) -> FieldMistake:
+def _first_mistake(error: Exception) -> FieldMistake:
     said, _, where = str(error).partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
     if error.__cause__ is not None:
@@ -115,7 +115,7 @@ def _in_its_words(error: Exception) -> FieldMistake:
     if missing is not None:
         return FieldMistake(below(path, missing[1]), "Required value")
     if expected is None:
-        return FieldMistake(path, "its value is not one that may stand there")
+        return FieldMistake(path, "invalid value")
     found = f", is {_KINDS[expected[2]]}" if expected[2] in _KINDS else ""
     return FieldMistake(
         path, f"must be {' or '.join(_KINDS.get(each, each) for each in expected[1].split(' | '))}{found}"
@@ -123,22 +123,22 @@ def _in_its_words(error: Exception) -> FieldMistake:
 
 
 def has_more_items(text: bytes, most: int) -> bool:
-    """Return whether JSON has more than ``most`` objects, lists, and further fields and entries in them.
+    """Return whether JSON has more than ``most`` items: objects, lists, and their fields and entries.
 
-    That takes some milliseconds for megabytes. What is no JSON is judged by the same signs.
+    It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is counted likewise.
     """
     if not _reaches(text, most):
         return False
-    # Some of the signs may be text. A backslash stands only in text, and before a quote it ends none.
+    # Brackets and commas within strings do not count. A quote after a backslash does not end a string.
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (most + 1):  # an item has two texts at most, its name and its value
+    if plain.count(b'"') > 4 * (most + 1):  # an item has at most two strings, its name and its value
         return True
     return _reaches(b"".join(plain.split(b'"')[::2]), most)
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` signs of an item; no more of the text is looked at than tells."""
-    if len(text) <= most:  # each sign is a byte: what kube-scheduler asks need not be counted
+    """Return whether there are more than ``most`` brackets and commas; stop counting at that number."""
+    if len(text) <= most:  # so most requests of kube-scheduler need not be counted
         return False
     count = 0
     for start in range(0, len(text), _PART):
@@ -150,17 +150,17 @@ def _reaches(text: bytes, most: int) -> bool:
 
 
 def timestamp_of(when: datetime) -> str:
-    """Return a time to the second, as a Kubernetes ``Time`` is written; ``when`` has a time zone."""
+    """Format a time as a Kubernetes ``Time``, to the second; ``when`` has a time zone."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def micro_timestamp_of(when: datetime) -> str:
-    """Return a time to the microsecond, as a Kubernetes ``MicroTime`` is written; ``when`` has a time zone."""
+    """Format a time as a Kubernetes ``MicroTime``; ``when`` has a time zone."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def unix_seconds(timestamp: str | None) -> float:
-    """Return a time as Unix time in seconds, 0 where there is none or it cannot be read."""
+    """Return a timestamp as Unix time in seconds; 0 if it is missing or invalid."""
     if not timestamp:
         return 0.0
     try:

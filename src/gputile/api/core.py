@@ -1,7 +1,4 @@
-"""Defines slim Kubernetes objects with only the fields that gputile reads.
-
-Every other field is skipped while decoding.
-"""
+"""Defines Kubernetes objects with only the fields that gputile reads. Decoding skips all others."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,6 +11,7 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
+SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler has looked at a pod whose gates are gone
 POD_READY = "Ready"
 
 Quantity = str | int | float
@@ -52,7 +50,7 @@ class StoredObject(WireObject):
 
 
 class ContainerClaim(WireObject):
-    """core/v1 ResourceClaim: the claim of the pod that a container uses, by the pod's own name for it."""
+    """core/v1 ResourceClaim: a claim that a container uses; ``name`` is that of the pod's ``resourceClaims`` entry."""
 
     name: str = ""
 
@@ -66,17 +64,16 @@ class ResourceRequirements(WireObject):
 
 
 class ContainerPort(WireObject):
-    """core/v1 ContainerPort, as far as it takes a port of the node."""
+    """core/v1 ContainerPort: its host port."""
 
     host_port: int = 0
     protocol: str = ""
-    host_ip: str = msgspec.field(default="", name="hostIP")
 
 
 class Container(WireObject):
     """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753).
 
-    Of the ports only those that the node opens too are kept: nobody reads the others.
+    Only ports with a ``hostPort`` are stored.
     """
 
     name: str = ""
@@ -107,7 +104,7 @@ class Taint(WireObject):
 
 
 class PodResourceClaim(WireObject):
-    """core/v1 PodResourceClaim: a claim of the pod, which exists already or is made for it from a template."""
+    """core/v1 PodResourceClaim: an existing claim, or a template from which a claim is created for the pod."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -115,7 +112,7 @@ class PodResourceClaim(WireObject):
 
 
 class PodResourceClaimStatus(WireObject):
-    """core/v1 PodResourceClaimStatus: the claim that was made from a template; "" where none is needed."""
+    """core/v1 PodResourceClaimStatus: the claim that was created from a template; "" if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -134,10 +131,9 @@ class PodOS(WireObject):
 
 
 class PodSpec(WireObject):
-    """core/v1 PodSpec. ``affinity`` may name GPU models; the rest of it, and the spread constraints, only the simulator
-    reads.
+    """core/v1 PodSpec. ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its RuntimeClass.
 
-    ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
+    GPU models are read from ``affinity``; the rest of it, and the spread constraints, is for the simulator.
     """
 
     node_name: str = ""
@@ -168,9 +164,9 @@ class PodCondition(WireObject):
 
 
 class PodStatus(WireObject):
-    """core/v1 PodStatus. Of the conditions only those are kept that somebody reads.
+    """core/v1 PodStatus. Only the condition ``PodScheduled`` is stored.
 
-    ``is_ready`` is made of the condition ``Ready`` and not a field of the API.
+    ``is_ready`` is derived from the condition ``Ready`` and not a field of the API.
     """
 
     phase: str = ""
@@ -194,66 +190,57 @@ class Pod(StoredObject):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as logs and messages name a pod."""
+        """``namespace/name``."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
     def finished(self) -> bool:
-        """Whether every container has stopped for good: the phase is Succeeded or Failed."""
+        """Whether all containers have ended: the phase is Succeeded or Failed."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def bound_at(self) -> str:
-        """When the API server executed the pod's Binding, as Kubernetes writes times; "" where it does not say.
+        """When the API server executed the pod's Binding, as a Kubernetes timestamp; "" if unknown.
 
-        BindingREST sets the condition, and the kubelet keeps its time, so this is a time of the clock that
-        ``creationTimestamp`` is of, unlike those that gputile writes into annotations.
+        BindingREST sets the condition, and the kubelet does not change its time. So it is by the API server's clock, as
+        ``creationTimestamp`` is, unlike times in gputile's annotations.
         """
         scheduled = (each for each in self.status.conditions if (each.type, each.status) == (POD_SCHEDULED, "True"))
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
 class ContainerEnd(WireObject):
-    """core/v1 ContainerStateTerminated: nothing is read of it but that it is there."""
+    """core/v1 ContainerStateTerminated; only its presence matters."""
 
 
 class StartedContainerState(WireObject):
-    """core/v1 StartedContainerState; ``terminated`` is set once the container has ended and not begun again."""
+    """core/v1 ContainerState; ``terminated`` is set if the container has ended and was not restarted."""
 
     terminated: ContainerEnd | None = None
 
 
 class StartedContainer(WireObject):
-    """core/v1 ContainerStatus with the runtime's ID of the container behind ``<runtime>://``."""
+    """core/v1 ContainerStatus: whether the container has ended."""
 
     name: str = ""
-    container_id: str = msgspec.field(default="", name="containerID")
     state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
 
 class PodStatusOnNode(PodStatus):
-    """The status of a pod as the agent of its node reads it: with the IDs of its containers."""
+    """The status of a pod with its containers' states, for the agent of its node."""
 
     container_statuses: tuple[StartedContainer, ...] = ()
     init_container_statuses: tuple[StartedContainer, ...] = ()
 
 
 class PodOnNode(Pod):
-    """A pod as the agent of its node reads it; the control plane keeps tens of thousands, and less of each."""
+    """A pod for the agent of its node. The control plane stores tens of thousands of pods, with fewer fields."""
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
 
-def container_ids(pod: Pod) -> dict[str, str]:
-    """Return the container runtime's ID of each container, as far as ``pod`` was read with them."""
-    if not isinstance(pod, PodOnNode):
-        return {}
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return {each.name: each.container_id.rpartition("/")[2] for each in statuses if each.container_id}
-
-
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended, as far as ``pod`` was read with them."""
+    """Return the names of the containers that have ended; empty unless ``pod`` is a ``PodOnNode``."""
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -284,7 +271,7 @@ class NodeCondition(WireObject):
 
 
 def node_condition(kind: ConditionType, status: str, reason: ConditionReason, message: str) -> NodeCondition:
-    """Return a condition of a node; ``status`` is "True", "False" or "Unknown"."""
+    """Build a condition of a node; ``status`` is "True", "False" or "Unknown"."""
     return NodeCondition(type=kind, status=status, reason=reason, message=message)
 
 
@@ -305,7 +292,7 @@ class Node(StoredObject):
 
     @property
     def internal_ip(self) -> str:
-        """The node's InternalIP, or "" where it reports none."""
+        """The node's InternalIP; "" if it reports none."""
         return next((a.address for a in self.status.addresses if a.type == "InternalIP"), "")
 
 
@@ -313,13 +300,13 @@ _Versioned = TypeVar("_Versioned", Pod, Node)
 
 
 def unversioned(found: _Versioned) -> _Versioned:
-    """Return an object without the number of its version: two that are equal then say the same."""
+    """Return an object without its resourceVersion, to compare the content of two versions."""
     metadata = msgspec.structs.replace(found.metadata, resource_version="")
     return msgspec.structs.replace(found, metadata=metadata)
 
 
 def is_older(version: str, known: str) -> bool:
-    """Return whether one resource version is certainly older than another of its kind: as numbers (KEP-5504)."""
+    """Return whether a resourceVersion is older than another of the same kind, compared as numbers (KEP-5504)."""
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 
 
@@ -331,7 +318,7 @@ class ListMeta(WireObject):
 
 
 class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True):
-    """core/v1 ObjectReference. It can be part of a key."""
+    """core/v1 ObjectReference; it is hashable."""
 
     api_version: str = ""
     kind: str = ""
@@ -343,8 +330,8 @@ class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=Tr
 class BindingMeta(WireObject):
     """The metadata of a Binding. The API server merges ``annotations`` into the pod.
 
-    It checks ``uid`` and, where it is not empty, ``resource_version``: a Binding for a version that the pod has no more
-    is never executed (kubernetes/pkg/registry/core/pod/storage, BindingREST.Create).
+    It checks ``uid``, and ``resource_version`` unless that is empty: a Binding for an outdated version of the pod is
+    never executed (kubernetes/pkg/registry/core/pod/storage, BindingREST.Create).
     """
 
     name: str
@@ -355,7 +342,7 @@ class BindingMeta(WireObject):
 
 
 class Binding(WireObject):
-    """core/v1 Binding: the one write that sets nodeName and the allocation together (the ledger's commit)."""
+    """core/v1 Binding: the write that sets nodeName and the allocation atomically."""
 
     metadata: BindingMeta
     target: ObjectReference
@@ -364,7 +351,7 @@ class Binding(WireObject):
 
 
 class Status(WireObject):
-    """metav1.Status: what the API server answers to a request that it refuses."""
+    """metav1.Status: the response to a failed request."""
 
     code: int = 0
     reason: str = ""
@@ -372,7 +359,7 @@ class Status(WireObject):
     details: Any = None
 
 
-# omit_defaults drops apiVersion and kind, which the API server needs; it is switched off for what is sent.
+# apiVersion and kind are added, since omit_defaults drops them.
 def encode_binding(binding: Binding) -> bytes:
     """Return the JSON body of a POST to ``pods/NAME/binding``."""
     body = {"apiVersion": binding.api_version, "kind": binding.kind, **msgspec.to_builtins(binding)}
@@ -382,9 +369,9 @@ def encode_binding(binding: Binding) -> bytes:
 def changed_conditions(
     current: Iterable[NodeCondition], wanted: Iterable[NodeCondition], now: datetime
 ) -> list[dict[str, str]]:
-    """Return the ``wanted`` conditions that differ from the ``current`` ones, seen at ``now``.
+    """Return a patch with the ``wanted`` conditions that differ from the ``current`` ones.
 
-    A condition whose status is the same keeps the time of its last transition.
+    The time of the last transition is ``now`` if the status changes, and otherwise not patched.
     """
     have = {condition.type: condition for condition in current}
     time = timestamp_of(now)

@@ -1,13 +1,11 @@
-"""Names the policies of time on a GPU, and defines what an agent answers at ``/usage/hour``.
+"""Defines the policies of GPU time, and parses the weights and percentages of pods.
 
-The policies are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), under names of their own and under its numbers.
+The policies are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), with names of gputile and with ACK's numbers.
 Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from gputile.api.quantity import decimal
 from gputile.api.wording import nearest
@@ -18,10 +16,10 @@ MOST_WEIGHT: Final = 1000
 class GpuTimePolicy(StrEnum):
     """How time on a GPU is shared.
 
-    ``average``: each container gets 1/maxPodsPerGpu, whoever else is there. ``preemptive``: equal shares of those that
-    want the GPU. ``weighted``: the same by weights and priorities. ``fixed``: each gets its percentage, never
-    more. ``weak``: each is guaranteed its percentage, and the rest goes by weights and priorities. ``native``: the
-    driver alone decides.
+    ``average``: each container gets 1/maxPodsPerGpu, also if it is alone. ``preemptive``: containers with work get
+    equal shares. ``weighted``: as ``preemptive``, by weights and priorities. ``fixed``: each gets its percentage, never
+    more. ``weak``: each is guaranteed its percentage, and the rest is shared by weights and priorities. ``native``: the
+    driver decides.
     """
 
     AVERAGE = "average"
@@ -33,15 +31,15 @@ class GpuTimePolicy(StrEnum):
 
 
 POLICIES: Final = tuple(GpuTimePolicy)
-"""All policies; the place of each is its number in ACK."""
+"""All policies; the index of each is its number in ACK."""
 
 
 class GpuTimePolicyError(ValueError):
-    """There is no such policy; the text names those there are."""
+    """There is no such policy; the text names the valid ones."""
 
 
 def parse_policy(named: str | int) -> GpuTimePolicy:
-    """Return the policy that is ``named`` by its name, or by ACK's number, as text or not.
+    """Return the policy by its name or ACK's number; the number may be text.
 
     Raises:
         GpuTimePolicyError: there is none.
@@ -52,14 +50,14 @@ def parse_policy(named: str | int) -> GpuTimePolicy:
     if len(text) == 1 and text in "012345":
         return POLICIES[int(text)]
     valid = ", ".join(f"{policy} ({number})" for number, policy in enumerate(POLICIES))
-    raise GpuTimePolicyError(f"{text!r} is no policy of GPU time; valid are {valid}{nearest(text, POLICIES)}")
+    raise GpuTimePolicyError(f"{text!r} is not a policy of GPU time; valid are {valid}{nearest(text, POLICIES)}")
 
 
 def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
-    """Return the weight in a pod's annotation; ``most`` is what the pod's namespace may have.
+    """Return the weight in a pod's annotation; ``most`` is the limit of the pod's namespace.
 
     Raises:
-        ValueError: it is none; the text names the valid ones.
+        ValueError: it is not valid; the text names the valid range.
     """
     weight = decimal(text, 4)
     if 1 <= weight <= most:
@@ -72,41 +70,9 @@ def parse_active_threads(text: str) -> int:
     """Return the percentage of a GPU's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
 
     Raises:
-        ValueError: it is none; the text names the valid ones.
+        ValueError: it is not valid; the text names the valid range.
     """
     percentage = decimal(text, 3)
     if 1 <= percentage <= 100:
         return percentage
-    raise ValueError(f"{text!r} is no percentage of a GPU's threads; valid are 1 to 100")
-
-
-HOUR_PATH: Final = "/usage/hour"
-POD_UID: Final = "pod"  # the parameter of the query
-MOST_SAMPLES: Final = 60
-_MOST_LINES: Final = 4096  # containers of a pod times GPUs of a node
-_Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-
-
-class HourSample(msgspec.Struct, frozen=True, array_like=True):
-    """Use at a time, Unix time in seconds: GPU memory in MiB, GPU time in percent of the minute before.
-
-    What is not measured is None.
-    """
-
-    at: _Amount
-    mib: _Amount | None
-    percent: _Amount | None
-
-
-class HourLine(msgspec.Struct, frozen=True):
-    """What a container has used of one GPU, of that index on its node."""
-
-    container: str
-    gpu: int
-    samples: Annotated[list[HourSample], msgspec.Meta(max_length=MOST_SAMPLES)]
-
-
-class PodHour(msgspec.Struct, frozen=True):
-    """What a pod has used; no lines where the agent does not know it. The samples of one moment have one time."""
-
-    lines: Annotated[list[HourLine], msgspec.Meta(max_length=_MOST_LINES)] = []
+    raise ValueError(f"{text!r} is not a percentage of a GPU's threads; valid are 1 to 100")

@@ -1,8 +1,8 @@
 """Parses Kubernetes quantities exactly.
 
-Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an
-exponent ("1e3"); a kubelet that counts 10,000 devices reports "10k". Amounts here are never floats: the value is
-an exact ``Fraction`` and only integers leave this module. Grammar: apimachinery ``pkg/api/resource/quantity.go``.
+Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an exponent
+("1e3"); a kubelet with 10,000 devices reports "10k". Amounts are never floats here: a value is an exact ``Fraction``.
+Grammar: apimachinery ``pkg/api/resource/quantity.go``.
 """
 
 import re
@@ -36,33 +36,33 @@ _SUFFIX: dict[str, Fraction] = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-# Possessive by construction: digits and suffix share no character, so matching is linear in the input.
+# Digits and suffix share no character, so matching takes linear time.
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?[0-9]*(?:\.[0-9]*)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,18})?",
     re.ASCII,
 )
 _LIKE_A_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>[A-Za-z]{1,3})", re.ASCII)
 LONGEST_QUANTITY = 256
-"""Characters; text that is longer is not a quantity."""
+"""Characters; a longer text is not a quantity."""
 _LONGEST_INTEGER = 1024  # bits
-_LARGEST_EXPONENT = 99_999  # an API server that reads one of nine digits is busy with it for minutes
-_LARGEST = Fraction(10**300)  # an amount above is as good as this one, and every amount is in the range of a float
-_FURTHEST = 1000  # an exponent below its negative, or above it, counts as that one
+_LARGEST_EXPONENT = 99_999  # an API server is busy for minutes with an exponent of nine digits
+_LARGEST = Fraction(10**300)  # larger amounts count as this one, so that each fits a float
+_FURTHEST = 1000  # exponents are clamped to -1000 and 1000
 _SPACES = " \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 
 
 class QuantityError(ValueError):
-    """The text is not a Kubernetes quantity, or not the kind of quantity that the field takes."""
+    """The text is not a Kubernetes quantity, or not valid for the field."""
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
-    ``int`` and ``float`` are what YAML makes of unquoted numbers; a float is read by its shortest decimal form. Spaces
-    around the text count for nothing, as for an API server.
+    YAML parses unquoted numbers as ``int`` or ``float``; a float is read by its shortest decimal form. Surrounding
+    spaces are ignored, as an API server does.
 
     Raises:
-        QuantityError: the value is a bool, not finite, too long, or not of the grammar.
+        QuantityError: the value is a bool, not finite, too long, or violates the grammar.
     """
     if isinstance(value, bool):
         raise QuantityError(f"{value!r} is not a quantity")
@@ -88,7 +88,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
 
 
 def _meant(text: str) -> str:
-    """Return "; did you mean 2Gi?" for 2GiB, 2gi and 2 Gi, or "" where no suffix is like that of ``text``."""
+    """Return "; did you mean 2Gi?" for 2GiB, 2gi and 2 Gi; "" if no suffix is similar."""
     match = _LIKE_A_QUANTITY.fullmatch(text)
     if match is None:
         return ""
@@ -107,7 +107,7 @@ Amount = Annotated[
         }
     ),
 ]
-"""What ``parse_amount`` reads; the pattern is for readers of schemas, ``parse_amount`` says better what is wrong."""
+"""An amount for ``parse_amount``. The pattern is for JSON schemas; ``parse_amount`` has better messages."""
 
 
 def parse_amount(value: str | int | float) -> Fraction:
@@ -129,7 +129,7 @@ def parse_count(value: str | int | float) -> int:
         QuantityError: it is not a quantity, negative, or not a whole number.
     """
     if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdigit():
-        return int(value)  # nearly all of them; a fraction takes ten times as long
+        return int(value)  # the common case; a fraction takes ten times as long
     amount = parse_amount(value)
     if amount.denominator != 1:
         raise QuantityError(f"{_as_written(value, amount)} is not a whole number")
@@ -139,12 +139,12 @@ def parse_count(value: str | int | float) -> int:
 
 
 def decimal(text: str, digits: int) -> int:
-    """Return the number that at most so many ASCII digits make; -1, which no range has, for any other text."""
+    """Parse a number of at most ``digits`` ASCII digits; -1 for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else -1
 
 
 def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
-    """Return how many of a resource are among ``amounts``; 0 where none is, or what stands there is no count."""
+    """Return the count of a resource in ``amounts``; 0 if it is missing or invalid."""
     try:
         return parse_count(amounts.get(resource, 0))
     except QuantityError:
@@ -152,7 +152,7 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return a fraction as people write it too: the API server makes "500m" of "0.5" before anybody sees it."""
+    """Return a fraction also in decimals: the API server stores "0.5" as "500m"."""
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
     return f"{plain} ({value})" if exact and plain != str(value) else str(value)
@@ -165,13 +165,13 @@ MemorySize = Annotated[
         extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
     ),
 ]
-"""What ``parse_mib`` reads; the pattern is for readers of schemas, ``parse_mib`` says better what is wrong."""
+"""A memory size for ``parse_mib``. The pattern is for JSON schemas; ``parse_mib`` has better messages."""
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 
 
 def parse_mib(text: str) -> int:
-    """Return a memory size in MiB, written as the documents do ("128MiB", "1GiB") or as Kubernetes does ("128Mi").
+    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or as in Kubernetes ("128Mi").
 
     Raises:
         QuantityError: it is neither, or not a whole number of MiB.

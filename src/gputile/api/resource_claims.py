@@ -1,7 +1,7 @@
-"""Defines the slim objects of Dynamic Resource Allocation (resource.k8s.io/v1), and names devices.
+"""Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and the names of devices.
 
 kube-scheduler allocates the devices of a node's ResourceSlice to ResourceClaims. gputile publishes the slices and reads
-the claims; it never writes an allocation. Fields that gputile neither reads nor writes are left out.
+the claims; it never writes an allocation. Fields that gputile does not use are left out.
 """
 
 import math
@@ -20,34 +20,34 @@ RESOURCE_API: Final = "resource.k8s.io/v1"
 RESOURCE_CLAIMS_PATH: Final = f"/apis/{RESOURCE_API}/resourceclaims"
 RESOURCE_SLICES_PATH: Final = f"/apis/{RESOURCE_API}/resourceslices"
 
-MEMORY: Final = "memory"  # capacity of a device: bytes
-CORES: Final = "cores"  # capacity of a device: percent of compute, in mode core_mem only
-PODS: Final = "pods"  # capacity of a device: how many claims may share it, of which each takes one
+MEMORY: Final = "memory"  # capacity of a device, in bytes
+CORES: Final = "cores"  # capacity of a device, in percent of compute; in mode core_mem only
+PODS: Final = "pods"  # capacity of a device: the number of claims that may share it; each consumes 1
 
 _DEVICE_PREFIX: Final = "gpu-"
-_TOO_MUCH: Final = 1 << 24  # MiB or percent; no GPU has so much, and what is more counts as this, to be added up
+_TOO_MUCH: Final = 1 << 24  # MiB or percent; larger than any GPU, and small enough for sums
 
 
 def claim_path(namespace: str, name: str) -> str:
-    """Return the path of one claim at the API server."""
+    """Return the path of a claim in the API."""
     return f"/apis/{RESOURCE_API}/namespaces/{namespace}/resourceclaims/{name}"
 
 
 def device_name(index: int) -> str:
-    """Return how a ResourceSlice names the GPU with this index."""
+    """Return the name in ResourceSlices of the GPU with this index."""
     return f"{_DEVICE_PREFIX}{index}"
 
 
 def gpu_index(device: str) -> int:
-    """Return the index of the GPU that a ResourceSlice names so; -1 for the name of no GPU."""
+    """Return the index of the GPU with this name in ResourceSlices; -1 if the name is of no GPU."""
     return decimal(device.removeprefix(_DEVICE_PREFIX), 3) if device.startswith(_DEVICE_PREFIX) else -1
 
 
-# -- ResourceSlice: what a driver offers
+# -- ResourceSlice: the devices that a driver offers
 
 
 class DeviceAttribute(WireObject):
-    """A value that selectors can compare: one of the four is set."""
+    """A value for selectors; exactly one field is set."""
 
     int_value: int | None = msgspec.field(default=None, name="int")
     bool_value: bool | None = msgspec.field(default=None, name="bool")
@@ -64,7 +64,7 @@ class CapacityRange(WireObject):
 
 
 class CapacityPolicy(WireObject):
-    """CapacityRequestPolicy: which amounts a claim may take, and the one that it takes without naming one."""
+    """CapacityRequestPolicy: the amounts that a claim may request, and the default."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -72,14 +72,14 @@ class CapacityPolicy(WireObject):
 
 
 class DeviceCapacity(WireObject):
-    """How much there is of something that claims share."""
+    """The amount of a capacity, and how claims may request it."""
 
     value: Quantity
     request_policy: CapacityPolicy | None = None
 
 
 class DeviceTaint(WireObject):
-    """Keeps claims without a matching toleration off a device; the API server sets ``time_added`` where it lacks."""
+    """Repels claims without a matching toleration from a device. The API server sets a missing ``time_added``."""
 
     key: str
     effect: str
@@ -98,7 +98,7 @@ class SliceDevice(WireObject):
 
 
 class ResourcePool(WireObject):
-    """The pool of a slice; only slices of its highest generation count."""
+    """The pool of a slice; only slices of the highest generation are valid."""
 
     name: str
     generation: int = 0
@@ -106,7 +106,7 @@ class ResourcePool(WireObject):
 
 
 class ResourceSliceSpec(WireObject):
-    """What a slice offers. kube-scheduler takes the first device that fits, in the order of ``devices``."""
+    """The content of a slice. kube-scheduler allocates the first device that fits, in the order of ``devices``."""
 
     driver: str
     pool: ResourcePool
@@ -121,7 +121,7 @@ class ResourceSlice(StoredObject, kw_only=True):
 
 
 def slice_body(found: ResourceSlice) -> dict[str, Any]:
-    """Return a slice as it is sent: with its kind, and with numbers that have to be there although they are 0."""
+    """Return the body of a request for a slice, with its kind and with required numbers that are 0."""
     body: dict[str, Any] = {"apiVersion": RESOURCE_API, "kind": "ResourceSlice", **msgspec.to_builtins(found)}
     pool = found.spec.pool
     body["spec"]["pool"] = {
@@ -132,21 +132,21 @@ def slice_body(found: ResourceSlice) -> dict[str, Any]:
     return body
 
 
-# -- ResourceClaim: what a pod asks for, and gets
+# -- ResourceClaim: the request of a pod, and its allocation
 
 
 class CapacityRequirements(WireObject):
-    """The amounts of a device's capacities that a request takes."""
+    """The requested amounts of a device's capacities."""
 
     requests: dict[str, Quantity] = {}
 
 
 class DeviceSelector(WireObject):
-    """A condition on devices, of which only matters that it is there."""
+    """A condition on devices; only its presence matters."""
 
 
 class ExactDeviceRequest(WireObject):
-    """A request for ``count`` devices of a class; ``allocation_mode`` "All" asks for all devices that match."""
+    """A request for ``count`` devices of a class, or for all that match if ``allocation_mode`` is "All"."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -157,13 +157,13 @@ class ExactDeviceRequest(WireObject):
 
 
 class DeviceSubRequest(ExactDeviceRequest):
-    """One of the alternatives of a request."""
+    """An alternative of a request."""
 
     name: str = ""
 
 
 class DeviceRequest(WireObject):
-    """A request: either exact, or the first of several alternatives that can be had."""
+    """A request: exact, or the first available of several alternatives."""
 
     name: str = ""
     exactly: ExactDeviceRequest | None = None
@@ -171,7 +171,7 @@ class DeviceRequest(WireObject):
 
 
 class DeviceConstraint(WireObject):
-    """A condition on the devices of several requests together; ``requests`` () is all of them."""
+    """A condition on the devices of several requests; an empty ``requests`` means all of them."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -179,23 +179,23 @@ class DeviceConstraint(WireObject):
 
 
 class DeviceClaim(WireObject):
-    """The devices that a claim asks for."""
+    """The devices that a claim requests."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
 
 
 class ResourceClaimSpec(WireObject):
-    """What a claim asks for; nobody can change it."""
+    """The request of a claim; it is immutable."""
 
     devices: DeviceClaim = msgspec.field(default_factory=DeviceClaim)
 
 
 class AllocatedDevice(WireObject):
-    """DeviceRequestAllocationResult: a device, or a share of one, that a request got.
+    """DeviceRequestAllocationResult: a device, or a share of one, that was allocated to a request.
 
-    The driver, pool and device name the device. ``share_id`` tells the shares of a device apart; it is missing where a
-    claim has the device for itself.
+    ``driver``, ``pool`` and ``device`` identify the device. ``share_id`` identifies a share; it is None if the claim
+    has the whole device.
     """
 
     request: str = ""
@@ -208,15 +208,15 @@ class AllocatedDevice(WireObject):
 
     @property
     def mib(self) -> int:
-        """The memory that it takes in MiB, a part of one counted as one; 0 where it names none or no amount.
+        """The consumed memory in MiB, rounded up; 0 if it is missing or invalid.
 
-        The API server checks amounts, so that only who may write a claim's status could store another.
+        The API server validates amounts; an invalid one is possible only by a write to the claim's status.
         """
         return min(math.ceil(_amount(self.consumed_capacity, MEMORY) / MIB), _TOO_MUCH)
 
     @property
     def percent(self) -> int:
-        """The compute that it takes in percent; 0 where it names none or no amount."""
+        """The consumed compute in percent, rounded up; 0 if it is missing or invalid."""
         return min(math.ceil(_amount(self.consumed_capacity, CORES)), _TOO_MUCH)
 
 
@@ -234,13 +234,13 @@ class DeviceAllocation(WireObject):
 
 
 class ClaimAllocation(WireObject):
-    """AllocationResult: what kube-scheduler has allocated to a claim."""
+    """AllocationResult: the devices that kube-scheduler has allocated to a claim."""
 
     devices: DeviceAllocation = msgspec.field(default_factory=DeviceAllocation)
 
 
 class ClaimConsumer(WireObject):
-    """ResourceClaimConsumerReference: an object, in practice a pod, that may use the claim."""
+    """ResourceClaimConsumerReference: an object, usually a pod, that may use the claim."""
 
     resource: str = ""
     name: str = ""
@@ -267,7 +267,7 @@ class ResourceClaim(StoredObject):
 
     @property
     def gpus(self) -> tuple[AllocatedDevice, ...]:
-        """What is allocated of gputile's devices; claims can ask several drivers."""
+        """The allocated devices of gputile's driver; a claim may have devices of several drivers."""
         allocation = self.status.allocation
         found = allocation.devices.results if allocation is not None else ()
         return tuple(each for each in found if each.driver == DRIVER)
@@ -279,7 +279,7 @@ class ResourceClaim(StoredObject):
 
 
 def claims_of(pod: Pod) -> list[str]:
-    """Return the names of the pod's claims, in its namespace; one that has not been made yet is not among them."""
+    """Return the names of the pod's existing claims, in its namespace."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = [each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims]
     return [name for name in names if name]

@@ -1,4 +1,4 @@
-"""Compares a parsed value with its type, and names every mistake in the API server's words."""
+"""Validates a parsed value against its type, and reports every mistake as the API server does."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from gputile.api.wording import LONGEST, RULE, FieldMistake, at, kind_of, known,
 
 
 def mistakes(value: Any, kind: Any) -> Iterator[FieldMistake]:
-    """Yield where ``value`` does not fit ``kind``, with the rule that is broken there."""
+    """Yield the fields of ``value`` that do not fit ``kind``, with the rule that they break."""
     yield from _check(_type_info(kind), value, "")
 
 
@@ -135,7 +135,7 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMist
     found = [(each, list(_check(each, value, path))) for each in kind.types]
     if not all(mistakes for _, mistakes in found):
         return
-    # the member that the author meant is of the value's own kind: what is wrong lies deeper, or is a rule
+    # Report the mistakes of the member whose kind the value has: that is probably what the author meant.
     members = [(each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)]
     likely = [mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)]
     if likely:
@@ -199,7 +199,7 @@ def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[FieldMistake]
 
 
 def _valid(kind: inspect.Type) -> list[Any]:
-    """Return the values of a type that has a few only, none of another type."""
+    """Return the values of an enum or Literal; [] for another type."""
     if isinstance(kind, inspect.Metadata):
         return _valid(kind.type)
     if isinstance(kind, inspect.LiteralType):
@@ -215,7 +215,7 @@ def _other_kind(wanted: str, value: Any, path: str) -> FieldMistake:
 
 
 def _what_it_is(value: Any) -> str:
-    """Return a value of YAML in words, a scalar as its author wrote it."""
+    """Describe a YAML value: a scalar as it was written, otherwise its kind."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Defines what the API server asks of admission and kube-scheduler of its extender, and the answers.
+"""Defines the requests and responses of admission webhooks and of scheduler extenders.
 
-The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs carry no JSON tags: keys are Go's field
-names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
+The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs have no JSON tags, so keys are the Go
+field names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
 """
 
 import base64
@@ -16,14 +16,14 @@ class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """What ``filter`` and ``prioritize`` get. ``node_names`` is None unless the extender is nodeCacheCapable."""
+    """The arguments of ``filter`` and ``prioritize``; ``node_names`` is set if the extender is nodeCacheCapable."""
 
     pod: Pod
     node_names: list[str] | None = None
 
 
 class FilterResult(_ExtenderMessage):
-    """The answer to ``filter``. What is in ``failed_and_unresolvable_nodes`` is not worth preempting for."""
+    """The result of ``filter``. Preemption is not tried on ``failed_and_unresolvable_nodes``."""
 
     node_names: list[str] | None = None
     failed_nodes: dict[str, str] = {}
@@ -32,14 +32,14 @@ class FilterResult(_ExtenderMessage):
 
 
 class HostPriority(_ExtenderMessage):
-    """One node's score, 0 to 10, in the answer to ``prioritize``."""
+    """The score of a node, 0 to 10, in the result of ``prioritize``."""
 
     host: str
     score: int
 
 
 class ExtenderBindingArgs(_ExtenderMessage):
-    """What ``bind`` gets."""
+    """The arguments of ``bind``."""
 
     pod_name: str = msgspec.field(name="PodName")
     pod_namespace: str = msgspec.field(name="PodNamespace")
@@ -48,13 +48,13 @@ class ExtenderBindingArgs(_ExtenderMessage):
 
 
 class ExtenderBindingResult(_ExtenderMessage):
-    """The answer to ``bind``; an empty error means that the pod is bound."""
+    """The result of ``bind``; the pod is bound if the error is empty."""
 
     error: str = ""
 
 
 class MetaPod(_ExtenderMessage):
-    """A victim by its UID."""
+    """A victim's UID."""
 
     uid: str = msgspec.field(name="UID")
 
@@ -66,23 +66,15 @@ class MetaVictims(_ExtenderMessage):
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
-class Victims(_ExtenderMessage):
-    """As ``MetaVictims``, with whole pods: what an extender gets that is not nodeCacheCapable."""
-
-    pods: list[Pod] | None = None
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
-
-
 class ExtenderPreemptionArgs(_ExtenderMessage):
-    """What ``preempt`` gets: for each candidate node the victims that the in-tree plugins chose."""
+    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate node."""
 
     pod: Pod
-    node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
 
 class ExtenderPreemptionResult(_ExtenderMessage):
-    """The answer to ``preempt``: always by UID."""
+    """The result of ``preempt``; victims are always given by UID."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 
@@ -92,11 +84,11 @@ KIND = "AdmissionReview"
 
 
 class _ReviewMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """Common settings of the messages; fields that are not read are skipped."""
+    """Common settings of the messages; unknown fields are skipped."""
 
 
 class UserInfo(_ReviewMessage):
-    """Who asks (authentication.k8s.io/v1 UserInfo)."""
+    """authentication.k8s.io/v1 UserInfo: the user who sent the request."""
 
     username: str = ""
     groups: list[str] = []
@@ -119,7 +111,7 @@ class GroupVersionResource(_ReviewMessage):
 
 
 class AdmissionRequest(_ReviewMessage):
-    """What is to be admitted. ``object`` and ``old_object`` stay text until it is known what they are."""
+    """A request to admit an object. ``object`` and ``old_object`` are decoded later, by their kind."""
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
@@ -134,7 +126,7 @@ class AdmissionRequest(_ReviewMessage):
 
 
 class AdmissionReview(_ReviewMessage):
-    """What the API server sends."""
+    """The AdmissionReview that the API server sends."""
 
     api_version: str
     kind: str
@@ -166,7 +158,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ()) -> bytes:
-    """Return the answer that lets the request through; ``patch`` is a JSON patch, empty for none."""
+    """Encode the response that allows the request; ``patch`` is a JSON patch, or empty."""
     response = _Response(uid=uid, allowed=True, warnings=list(warnings))
     if patch:
         response.patch_type, response.patch = "JSONPatch", base64.b64encode(patch).decode()
@@ -174,7 +166,7 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
 
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
-    """Return the answer that refuses the request as Invalid (422), as the API server does for its own rules."""
+    """Encode the response that denies the request as Invalid (422), as the API server's validation does."""
     status = _ReviewStatus(message=message, reason="Invalid", code=422)
     return _ENCODER.encode(
         _ReviewAnswer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings)))

@@ -1,10 +1,10 @@
 """Lists each resource, label, annotation, condition and reason that gputile uses, with its source.
 
-ACK: Alibaba Cloud's documents of shared GPU scheduling. gpushare: AliyunContainerService/gpushare-scheduler-extender.
-NVIDIA: the NVIDIA device plugin and container toolkit. gputile: this project.
+ACK: Alibaba Cloud's documentation of shared GPU scheduling. gpushare:
+AliyunContainerService/gpushare-scheduler-extender. NVIDIA: the NVIDIA device plugin and container toolkit. gputile:
+this project.
 
-Reasons of Events and conditions are Kubernetes' CamelCase; ``docs/generator/reasons.toml`` says what each means, who
-writes it and what people should do.
+``docs/generator/reasons.toml`` describes each reason of Events and conditions: meaning, component and remedy.
 """
 
 from enum import StrEnum
@@ -13,56 +13,55 @@ from typing import Final, Literal, get_args
 # Resources (what containers ask for and nodes advertise)
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
 GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per GPU
-GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpushare; node: its GPUs that share their memory; no pod asks for it
+GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpushare; node: number of its GPUs that are shared; pods do not request it
 TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole GPUs, best-connected set
 WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole GPUs
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
 MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
-CLAIMS_RESOURCE: Final = "gputile.io/claims"  # gputile; 0 in each pod with claims, which brings it to the extender
-# What gputile decides about. Who asks for MIG instances asks for a GPU too, but kube-scheduler and kubelet count those.
+CLAIMS_RESOURCE: Final = "gputile.io/claims"  # gputile; 0 in pods with claims, so that the extender is called
+# What gputile schedules. MIG instances are not among them: kube-scheduler and kubelet count these.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
 # Labels
 MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node: the mode of its GPUs
-PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node: binpack, spread or packing, among its GPUs
-GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many GPUs
-GPU_MODEL: Final = "gputile.io/gpu-model"  # gputile; pod, label or annotation: the model of its GPUs, as nodes' labels
+PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node: binpack, spread or packing among its GPUs
+GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: number of GPUs that its gpu-mem is divided among
+GPU_MODEL: Final = "gputile.io/gpu-model"  # gputile; pod, label or annotation: the GPU model, as in nodes' labels
 ISOLATION: Final = "gputile.io/isolation"  # gputile; pod, label or annotation: memory; memory,compute; none
 MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node: the model of all its GPUs
-NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, as 15360MiB
-NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: how many GPUs it has
-DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; pod of a DaemonSet: the generation it is of
-KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"  # Karpenter; node: the NodePool that it is of
-KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"  # Karpenter; node: "true" once it offers all it should
+NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, such as 15360MiB
+NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: the number of its GPUs
+DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; pod of a DaemonSet: its template's generation
+KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"  # Karpenter; node: its NodePool
+KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"  # Karpenter; node: "true" once initialized
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
-MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
+MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model>: the number of such GPUs
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig
-CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to give its GPUs by claims, not by extended resources
-REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
-SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"  # gputile; node: how much of each GPU pods share, as 14848MiB
-TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: its policy, by name or ACK's number
-PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that asks the autoscaler for a node: "true"
-UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach GPUs: "allowed"
+CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to offer GPUs by claims, not extended resources
+REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: number of replicas of each GPU
+SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"  # gputile; node: shared memory of each GPU, such as 14848MiB
+TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: policy of GPU time, by name or ACK's number
+PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that requests a node from the autoscaler: "true"
+UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: "allowed" if its pods may reach GPUs
 
 # Gangs: scheduled together or not at all (M13)
 GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling; pod: the name of its gang
-GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod: gang's size
+GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod: gang size
 POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # Kubernetes coscheduling; pod: the name of its PodGroup
 GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose gang has not been planned yet
 
 # Annotations: gputile's own
-ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: the ledger's entry, its GPUs by container
-MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the unit that its gpu-mem counts in, MiB
-RESERVATION_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang, or that preempts: the GPUs reserved for it
+ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: its booked GPUs by container
+MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the memory unit of its gpu-mem, MiB
+RESERVATION_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang, or that preempts: its reserved GPUs
 FENCE_ANNOTATION: Final = "gputile.io/fence"  # gputile; unbound pod: written so that no earlier Binding is executed
-WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: touched so that kube-scheduler tries refused pods again
-DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"  # user; pod: what its loss costs
+WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: changed to make kube-scheduler retry pending pods
+DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"  # user; pod: cost of its deletion
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # gputile; pod, mode mps: 1 to 100
-TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" where the controller set the GPU taint
-TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight where GPU time is shared, 1 to 1000
-HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when it takes no pods, Unix time in s
-NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the node that it asks for
-IDLE_NODE_ANNOTATION: Final = "gputile.io/idle-node"  # gputile; placeholder for a node that is there: "true"
+TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" if the controller set the GPU taint
+TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight for GPU time, 1 to 1000
+HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: takes no pods until this Unix time, in s
+NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the requested node
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Claims (Dynamic Resource Allocation)
@@ -72,17 +71,17 @@ GPU_CLASS: Final = "gputile-gpu"  # gputile; DeviceClass of whole GPUs
 
 # Annotations that existing tools read: gpushare's, and ACK's
 GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"  # gpushare; pod on one GPU: the index of that GPU
-GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: the units it has
+GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: its units
 GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"  # gpushare; pod on one GPU: the units of the whole GPU
-GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has given the GPU
-GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when it was decided, Unix time in ns
+GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has allocated the GPU
+GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when the GPU was chosen, Unix time in ns
 ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: units by container and GPU
-GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of all its annotations begin with
+GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; the prefix of all its annotations
 
 # Annotations with a meaning to others
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
-MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the pod's own UID
-CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the static pod's UID
+CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, bypassing the kubelet
 NVIDIA_CDI_ANNOTATION_PREFIX: Final = "nvidia.cdi.k8s.io/"  # NVIDIA's runtime and plugin for NRI; pod: devices to add
 NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.noderesource.dev"  # NVIDIA's and NRI's plugins; pod: CDI devices to add
 NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.noderesource.dev"  # NRI's device injector; pod: devices to add
@@ -95,7 +94,7 @@ GKE_DEVICE_ANNOTATION_PREFIX: Final = "devices.gke.io/"  # GKE's device injector
 CRIO_DEVICE_ANNOTATION: Final = "devices.crio.io"  # CRI-O; pod: devices of the node to add
 OLD_CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"  # CRI-O; former name
 
-# Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
+# Prefix of gputile's node conditions
 CONDITION_PREFIX: Final = "gputile.io/"
 
 # The Leases of the active extender and the active controller
@@ -108,7 +107,7 @@ LARGEST_UNIT_MIB: Final = 16 * 1024 * 1024  # more than any GPU has
 
 
 class Mode(StrEnum):
-    """What ``ack.node.gpu.schedule`` selects; a node is in exactly one mode (M2)."""
+    """The values of ``ack.node.gpu.schedule``; a node is in exactly one mode (M2)."""
 
     EXCLUSIVE = "default"
     CGPU = "cgpu"
@@ -119,12 +118,12 @@ class Mode(StrEnum):
 
     @property
     def shared(self) -> bool:
-        """Whether pods ask for memory of a GPU rather than for GPUs."""
+        """Whether pods request memory of a GPU instead of whole GPUs."""
         return self in (Mode.CGPU, Mode.CORE_MEM, Mode.SHARE, Mode.MPS)
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether a pod cannot take more memory than it asked for (M4, M5, M7)."""
+        """Whether a pod cannot use more memory than it requested (M4, M5, M7)."""
         return self in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS)
 
 
@@ -161,7 +160,7 @@ class EventReason(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The type of a condition of a node, whose "True" is the bad news."""
+    """The type of a node condition; "True" means that there is a problem."""
 
     DRIVER_PROBLEM = "gputile.io/DriverProblem"
     CARD_PROBLEM = "gputile.io/CardProblem"

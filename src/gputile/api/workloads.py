@@ -1,4 +1,4 @@
-"""Defines slim objects beside nodes, pods and claims: workloads, Leases, PodGroups, budgets, Events."""
+"""Defines more Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets, Events."""
 
 from typing import Final
 
@@ -72,7 +72,7 @@ class WebhookService(WireObject):
 
 
 class WebhookClient(WireObject):
-    """admissionregistration.k8s.io/v1 WebhookClientConfig: its Service, None where an address is given."""
+    """admissionregistration.k8s.io/v1 WebhookClientConfig; ``service`` is None if it has a URL."""
 
     service: WebhookService | None = None
 
@@ -106,7 +106,7 @@ class Terminated(WireObject):
 
 
 class ContainerState(WireObject):
-    """core/v1 ContainerState: one of the two, or neither for a container that runs."""
+    """core/v1 ContainerState; neither field is set for a running container."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
@@ -129,13 +129,13 @@ class NamedPort(WireObject):
 
 
 class ServingContainer(WireObject):
-    """core/v1 Container: where it listens."""
+    """core/v1 Container: its ports."""
 
     ports: list[NamedPort] = []
 
 
 class RunningPodSpec(WireObject):
-    """core/v1 PodSpec: where the pod is, and where it listens."""
+    """core/v1 PodSpec: its node and ports."""
 
     node_name: str = ""
     containers: list[ServingContainer] = []
@@ -160,13 +160,13 @@ class RunningPod(StoredObject):
 
     @property
     def ready(self) -> bool:
-        """Whether the pod is ready and stays: it is not being deleted."""
+        """Whether the pod is ready and not being deleted."""
         up = any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
         return up and self.metadata.deletion_timestamp is None
 
 
 class Event(StoredObject):
-    """core/v1 Event. ``last_timestamp`` is RFC 3339, None where the series API wrote ``event_time`` only."""
+    """core/v1 Event. ``last_timestamp`` is None if only ``event_time`` is set (events.k8s.io)."""
 
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     type: str = ""
@@ -177,7 +177,7 @@ class Event(StoredObject):
 
     @property
     def when(self) -> str:
-        """The time, which sorts as text."""
+        """The time as a timestamp that can be sorted as text."""
         return self.last_timestamp or self.event_time or ""
 
 
@@ -192,7 +192,7 @@ class ServiceAccount(StoredObject):
 
 
 class HelmRevision(StoredObject):
-    """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
+    """core/v1 Secret of a revision of a Helm release; its labels are the release, revision and status."""
 
 
 class ListedPriorityClass(StoredObject):
@@ -204,11 +204,11 @@ class ListedPriorityClass(StoredObject):
 
 
 class Namespace(StoredObject):
-    """core/v1 Namespace: what it is called, its labels, and whether it is being deleted."""
+    """core/v1 Namespace."""
 
 
 class ServedKind(WireObject):
-    """metav1.APIResource: a kind that an API server serves, or with a slash in its ``name`` a part of one."""
+    """metav1.APIResource: a resource that an API server serves; ``name`` has a slash for a subresource."""
 
     name: str = ""
     kind: str = ""
@@ -216,18 +216,18 @@ class ServedKind(WireObject):
 
 
 class ServedKinds(WireObject):
-    """metav1.APIResourceList: what an API server serves of one version of a group."""
+    """metav1.APIResourceList: the resources of one version of an API group."""
 
     resources: list[ServedKind] = []
 
 
 POD_GROUP_API: Final = "scheduling.x-k8s.io"
-POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"  # 404 where no kind of the group is installed
+POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"  # 404 if no CRD of the group is installed
 POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
 
 
 class LeaseSpec(WireObject):
-    """coordination.k8s.io/v1 LeaseSpec: who holds it (None or "" for nobody), its changes and renewal."""
+    """coordination.k8s.io/v1 LeaseSpec; the holder is None or "" if nobody holds it."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -243,7 +243,7 @@ class Lease(WireObject):
 
 
 class PodGroupSpec(msgspec.Struct, rename="camel", gc=False):
-    """The part of a PodGroup's spec that says how many pods start together."""
+    """The spec of a PodGroup: the number of pods that start together."""
 
     min_member: int = 0
 
@@ -264,21 +264,21 @@ class _BudgetStatus(msgspec.Struct, rename="camel"):
     disruptions_allowed: int = 0
     current_healthy: int = 0
     desired_healthy: int = 0
-    disrupted_pods: dict[str, str] | None = None  # by name: when their eviction began
+    disrupted_pods: dict[str, str] | None = None  # by pod name: the time of the eviction
 
 
 class PodDisruptionBudget(msgspec.Struct, rename="camel", kw_only=True):
-    """policy/v1 PodDisruptionBudget: how many of the pods that it selects may be evicted now."""
+    """policy/v1 PodDisruptionBudget."""
 
     metadata: ObjectMeta
     spec: _BudgetSpec = msgspec.field(default_factory=_BudgetSpec)
     status: _BudgetStatus = msgspec.field(default_factory=_BudgetStatus)
 
     @property
-    def lets_unready_go(self) -> bool:
-        """Whether a pod that is not ready may be evicted however few may be disrupted: it is not counted as healthy.
+    def allows_unready(self) -> bool:
+        """Whether a pod that is not ready may be evicted even if no disruption is allowed.
 
-        By KEP-3017, as ``EvictionREST`` of the API server has it; without a policy it is ``IfHealthyBudget``.
+        See KEP-3017, and ``EvictionREST`` of the API server. The default policy is ``IfHealthyBudget``.
         """
         always = self.spec.unhealthy_pod_eviction_policy == "AlwaysAllow"
         return always or self.status.current_healthy >= self.status.desired_healthy > 0

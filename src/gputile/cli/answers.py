@@ -41,7 +41,7 @@ class SimulationResult:
 
     @property
     def placed(self) -> int:
-        """How many of the pods have a place."""
+        """The number of pods that were placed."""
         return sum(outcome.node is not None for outcome in self.outcomes)
 
     @property

@@ -90,16 +90,6 @@ PEOPLE: Mapping[str, Entry] = {
             "convert -f kai.yaml --gpu-memory 80GiB | kubectl apply -f -",
         ),
     ),
-    "replay": Entry(
-        "replay",
-        "replay",
-        "Replay a GPU trace: how much each placement policy gets onto the same GPUs.",
-        (
-            "replay traces/",
-            "replay traces/ --policy packing --policy fgd",
-            "replay traces/ --scenario departures -o json",
-        ),
-    ),
     "schema": Entry(
         "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
     ),
@@ -147,6 +137,10 @@ class _Sections(TyperGroup):
         self._entries = {name: each for section in self.sections.values() for name, each in section.items()}
         self._naming = False
         self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``help`` and ``help COMMAND`` for ``--help``, as kubectl and helm do."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(self._entries)

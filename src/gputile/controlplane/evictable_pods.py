@@ -1,12 +1,12 @@
 """Keeps what evictions depend on: bound pods with GPUs, their gangs, and their PodDisruptionBudgets.
 
-kube-scheduler prefers nodes with the fewest violations of budgets, so the violations by victims that ``preempt`` adds
-are counted as well. gputile's own evictions respect budgets as the API server does.
+Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest violations of budgets,
+so those by the victims that ``preempt`` adds are counted too.
 
 A tenant may create thousands of budgets in a namespace: its pods are not evicted then.
 """
 
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping
 from itertools import islice
 
 import msgspec
@@ -23,7 +23,7 @@ _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """What budgets depend on; ``by_eviction`` is false for pods that the API server evicts against any budget."""
+    """The fields of a pod that budgets select by; ``by_eviction``: budgets limit the pod's eviction."""
 
     labels: Mapping[str, str]
     by_eviction: bool
@@ -39,16 +39,14 @@ class EvictablePods:
     def __init__(self, holds: Callable[[str], bool]) -> None:
         self._holds = holds
         self.facts: dict[str, EvictionFacts] = {}  # by UID
-        self.gangs: dict[GangName, set[str]] = {}
-        self._owned: set[GangName] = set()  # gangs whose set is not shared with a snapshot
+        self.gangs: dict[GangName, frozenset[str]] = {}
         self._guarded: dict[str, _Guarded] = {}  # by UID
         self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
 
     def snapshot(self) -> "EvictablePods":
         """Return an immutable copy."""
         copy = EvictablePods(self._holds)
-        copy.facts, copy.gangs, self._owned = self.facts.copy(), self.gangs.copy(), set()
-        copy._guarded = self._guarded.copy()
+        copy.facts, copy.gangs, copy._guarded = self.facts.copy(), self.gangs.copy(), self._guarded.copy()
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
         return copy
 
@@ -61,27 +59,15 @@ class EvictablePods:
         guarded = pod.status.phase not in _UNGUARDED and not pod.metadata.deletion_timestamp
         self._guarded[uid] = _Guarded(pod.metadata.labels, guarded, pod.status.is_ready)
         if facts.gang is not None:
-            self._members(facts.gang).add(uid)
+            self.gangs[facts.gang] = self.gangs.get(facts.gang, frozenset()) | {uid}
 
     def pod_deleted(self, uid: str) -> None:
         facts = self.facts.pop(uid, None)
         self._guarded.pop(uid, None)
         if facts is None or facts.gang is None:
             return
-        members = self._members(facts.gang)
-        members.discard(uid)
-        if not members:
-            del self.gangs[facts.gang]
-            self._owned.discard(facts.gang)
-
-    def _members(self, gang: GangName) -> set[str]:
-        """Return the set of a gang's pods, which may be changed."""
-        if gang not in self._owned:
-            self._owned.add(gang)
-            self.gangs[gang] = set(self.gangs.get(gang, ()))
-        elif gang not in self.gangs:
-            self.gangs[gang] = set()
-        return self.gangs[gang]
+        if rest := self.gangs.pop(facts.gang) - {uid}:
+            self.gangs[facts.gang] = rest
 
     def uids(self) -> KeysView[str]:
         return self.facts.keys()
@@ -102,16 +88,6 @@ class EvictablePods:
             case UnreadableObject():
                 pass  # logged by the reflector; the known state of the budget stays
 
-    def violations(self, before: Sequence[str], uids: Sequence[str]) -> int:
-        """Return how many of the pods ``uids`` violate a budget if the pods in ``before`` are evicted first.
-
-        Counts as kube-scheduler's ``filterPodsWithPDBViolation`` does: a budget without a selector, or with an empty
-        one, selects nothing, and a pod whose eviction has begun is not counted again.
-        """
-        allowed: dict[tuple[str, str], int] = {}
-        violating = [self._violates(uid, allowed) for uid in (*before, *uids)]
-        return sum(violating[len(before) :])
-
     def budget(self, uid: str) -> EvictionBudget | None:
         """Return the budget that limits the API server's eviction of a pod, None for no limit.
 
@@ -121,23 +97,12 @@ class EvictablePods:
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
             return None
-        key = _key(budgets[0])
+        key = budgets[0].metadata.namespace, budgets[0].metadata.name
         if len(budgets) > 1:
             return EvictionBudget(key, 0)
-        if not self._guarded[uid].ready and budgets[0].lets_unready_go:
+        if not self._guarded[uid].ready and budgets[0].allows_unready:
             return None
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
-
-    def _violates(self, uid: str, allowed: dict[tuple[str, str], int]) -> bool:
-        """Subtract an eviction from what its budgets have ``allowed``; return whether one of them is exceeded."""
-        violated = False
-        for budget in self._guarding(uid):
-            if not self._guarded[uid].labels or not _is_selective(budget):
-                continue
-            key = _key(budget)
-            left = allowed[key] = allowed.get(key, budget.status.disruptions_allowed) - 1
-            violated |= left < 0
-        return violated
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
         """Return the budgets that select a pod, without those that already count its eviction."""
@@ -151,12 +116,3 @@ class EvictablePods:
             for budget in budgets.values()
             if selects(budget.spec.selector, labels) and facts.name not in (budget.status.disrupted_pods or {})
         ]
-
-
-def _is_selective(budget: PodDisruptionBudget) -> bool:
-    selector = budget.spec.selector
-    return selector is not None and bool(selector.match_labels or selector.match_expressions)
-
-
-def _key(budget: PodDisruptionBudget) -> tuple[str, str]:
-    return budget.metadata.namespace, budget.metadata.name

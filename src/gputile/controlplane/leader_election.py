@@ -34,36 +34,27 @@ class NotReady(Exception):
     """This replica may not act now, for the reason in the text. Another one may, or this one after a retry."""
 
 
-class SoleReplica:
-    """The only replica, without a Lease; an earlier process may have left writes in progress."""
+class NoLease:
+    """Takes the place of a Lease if there is one replica only; a previous process may have writes in flight."""
 
-    def __init__(self, catch_up: Callable[[bool], Awaitable[None]]) -> None:
-        self._catch_up = catch_up
-        self._leads = False
-        self._stopped = False
+    term, holder, vacated = ("", 0), "", False
 
-    def leads(self) -> bool:
-        return self._leads
+    def __init__(self) -> None:
+        self._is_given_up = False
 
-    async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:  # noqa: ARG002 - there is no Lease
-        """Catch up, once.
+    def valid(self) -> bool:
+        return not self._is_given_up
 
-        Raises:
-            NotReady: this replica has stopped.
-            KubeError: the cluster cannot be listed.
-        """
-        if not self._leads:
-            await self._catch_up(True)
-            if self._stopped:
-                raise NotReady("this replica stops")
-            self._leads = True
+    async def renew(self) -> bool:
+        return self.valid()
 
-    async def renew(self, *, wanted: bool) -> None:
-        """Do nothing: there is no Lease."""
+    acquire = observe = renew
 
-    async def resign(self, *, release: bool) -> None:  # noqa: ARG002 - the next process fences in any case
-        self._stopped = True
-        self._leads = False
+    def give_up(self) -> None:
+        self._is_given_up = True
+
+    async def release(self) -> None:
+        self.give_up()
 
 
 class LeaderElection:
@@ -75,7 +66,7 @@ class LeaderElection:
 
     def __init__(
         self,
-        lease: LeaseHolder,
+        lease: LeaseHolder | NoLease,
         catch_up: Callable[[bool], Awaitable[None]],
         leading: Callable[[], None] | None = None,
     ) -> None:
@@ -162,9 +153,6 @@ class LeaderElection:
             log.warning("the Lease cannot be released: %s", error)
 
 
-Election = LeaderElection | SoleReplica
-
-
 def _who_leads(holder: str) -> str:
     """Return why this replica does not lead, for the event of a waiting pod."""
     if holder == NOBODY_YET:
@@ -175,7 +163,7 @@ def _who_leads(holder: str) -> str:
 class LeaderGate:
     """Admits calls while this replica leads; it renews the Lease for ``idle_seconds`` after the latest call."""
 
-    def __init__(self, election: Election, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
+    def __init__(self, election: LeaderElection, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
         self._election = election
         self._monotonic = monotonic
         self._idle_seconds = idle_seconds

@@ -58,10 +58,10 @@ class BindRule(Enum):
 class ReservationRule(Enum):
     """Why a pod with a reservation, or of a gang, waits. Where it is about a place, ``about`` says where that is."""
 
-    NO_PLACE = "no place is kept for the pod yet"
-    PLAN_INCOMPLETE = "{there} of the {wanted} places of its plan are kept so far"
+    NO_PLACE = "no GPUs are reserved for the pod yet"
+    PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
     NO_FIRST_POD = "its plan has no pod to begin with"
-    OTHER_NODE = "GPUs of node {node} are kept for it"
+    OTHER_NODE = "GPUs of node {node} are reserved for it"
     FIRST_NOT_BOUND = "pod {about} of its gang is bound first, and is not yet"
     NODE_GONE = "{about} is gone"
     NOT_SERVED = "{about} does not serve it any more"
@@ -84,35 +84,16 @@ class NodeTypeRule(Enum):
     LABELS = "its labels or taints are not those that the pod asks for"
     TOO_FEW_RESOURCES = "a node as it is described in autoscaling.nodeTypes could not take the pod if empty: {wanted}"
     OTHER_PODS = "the pod wants, or does not want, other pods on its node"
-    NO_INVENTORY = "node {node} has this label, and its agent has reported no GPU; another one is asked for later"
-    NOT_USABLE = "node {node} has this label, and its GPUs cannot all be used; another one is asked for later"
-    WENT_AWAY = "node {node} went away before a pod had got its GPUs; another one is asked for later"
-    NO_PLACEHOLDER = (
-        "no placeholder could be created that asks for such a node: the events of Jobs in gputile's namespace, and the "
-        "controller's log, say why; it is tried again later"
+    PAUSED = (
+        "such nodes were asked for, and the pod has no place: none came, its GPUs cannot be used, or others have them; "
+        "the next is asked for later"
     )
-    OTHERS_FIRST = (
-        "{there} such nodes were asked for, one after another, and the pod has no place; the next is asked for later"
-    )
-    PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {node} has this label, and could not take the pod if empty"
     TOO_LITTLE = "node {node} has this label, and could not take the pod if empty: {wanted}"
 
-    @property
-    def passes(self) -> bool:
-        """Whether a node of the type is asked for later, though none of use has come lately."""
-        return self in (
-            self.PAUSED,
-            self.OTHERS_FIRST,
-            self.NO_PLACEHOLDER,
-            self.NO_INVENTORY,
-            self.NOT_USABLE,
-            self.WENT_AWAY,
-        )
-
 
 class AdmissionRule(StrEnum):
-    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission.md``."""
+    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission-rules.md``."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"

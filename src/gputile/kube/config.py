@@ -1,8 +1,7 @@
-"""Reads where the API server is and how to get in, from a kubeconfig or a service account.
+"""Reads the API server's address and the credentials from a kubeconfig or a service account.
 
-The rules for proxies of the environment are kubectl's, those of Go (golang.org/x/net/http/httpproxy). The standard
-library's ``proxy_bypass`` knows no ranges of addresses in NO_PROXY, and would send requests to this machine through a
-proxy.
+Proxies of the environment are chosen as kubectl does, by the rules of Go (golang.org/x/net/http/httpproxy). Python's
+``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and would send requests to localhost through a proxy.
 """
 
 import ipaddress
@@ -38,13 +37,13 @@ _DEFAULT_NAMESPACE = "default"
 _MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
 _SECTIONS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_HEADER_NAME: Final = "!#$&'*+^`|"  # what stands in a header's name beside what never needs a code, "%" aside
+_HEADER_NAME: Final = "!#$&'*+^`|"  # characters of a header's name, other than "%", that are not percent-encoded
 _PORTS: Final = {"http": 80, "https": 443}
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _NamedCluster(msgspec.Struct):
-    """What is in an entry is judged when it is used: an entry of no use may be wrong."""
+    """An entry of the section. Its content is validated only if it is used."""
 
     name: str
     cluster: dict[str, Any] | None
@@ -68,7 +67,7 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """Where an API server is, and whom to trust there (as ``client-go``'s clientcmd/api/v1). Data is PEM in base64."""
+    """An API server's address and CA (client-go's clientcmd/api/v1 Cluster). ``..._data`` is PEM in base64."""
 
     server: str
     certificate_authority: str | None = None
@@ -80,7 +79,7 @@ class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class _KubeconfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """How to get in. Data is PEM in base64; the fields that begin with ``as`` say as whom to act."""
+    """Credentials (client-go's clientcmd/api/v1 AuthInfo). ``as...`` is impersonation, ``..._data`` base64 PEM."""
 
     client_certificate: str | None = None
     client_certificate_data: str | None = None
@@ -105,7 +104,7 @@ class _KubeconfigContext(msgspec.Struct, kw_only=True):
 
 
 class Proxy(NamedTuple):
-    """A proxy's URL, and what names it: ``proxy-url``, or a variable of the environment."""
+    """A proxy's URL, and its source: ``proxy-url``, or the name of an environment variable."""
 
     url: str
     named_by: str
@@ -113,9 +112,9 @@ class Proxy(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """All that a connection needs to know. ``server`` is a URL without a trailing slash.
+    """How to reach and authenticate with an API server. ``server`` is a URL without a trailing slash.
 
-    ``impersonation`` are headers that each request carries.
+    ``impersonation`` contains headers for each request.
     """
 
     server: str
@@ -134,13 +133,13 @@ def load_access(
     service_account: str | Path = SERVICE_ACCOUNT,
     plugin_s: float = PLUGIN_S,
 ) -> Access:
-    """Return the access that ``kubeconfig``, else $KUBECONFIG, else ~/.kube/config, else the service account gives.
+    """Return the access by the first of: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's service account.
 
-    ``context`` names another context than the current one of the kubeconfig. $KUBECONFIG may list several files, of
-    which the first to define something wins. An exec plugin has ``plugin_s`` seconds for its credential.
+    ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list several files; the first file that
+    defines a value wins. An exec plugin has ``plugin_s`` seconds to return a credential.
 
     Raises:
-        ConfigError: there is no usable configuration, and what is the matter with it.
+        ConfigError: there is no usable configuration; the text gives the reason.
     """
     files = _files(kubeconfig, environ)
     named = "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
@@ -169,7 +168,7 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
 
 
 def _with_home(path: str | Path) -> Path:
-    """Return the path with the home directory that "~" stands for; as it is where nobody has that home."""
+    """Return the path with "~" expanded, or unchanged if there is no such home directory."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -182,7 +181,7 @@ def _merged(files: list[Path]) -> dict[str, Any]:
     for file in files:
         document = load_document(read_bounded(file, _MOST_BYTES))
         if document is None and len(files) > 1:
-            continue  # people put one first for kubectl to write to
+            continue  # an empty first file, to which kubectl writes, is common
         found = _converted(document, _Kubeconfig, str(file))
         merged["current-context"] = merged["current-context"] or found.current_context
         for section, kind in _SECTIONS.items():
@@ -192,7 +191,7 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 
 
 def _absolute(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Return an entry whose files are absolute: they are relative to the kubeconfig's place."""
+    """Return the entry with absolute paths. Paths are relative to the kubeconfig's directory."""
     absolute = {
         key: str(directory / value) if key in _PATHS and value and isinstance(value, str) else value
         for key, value in entry.items()
@@ -261,7 +260,7 @@ def _is_url(text: str) -> bool:
 
 
 def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
-    """Yield the headers that ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` of a user mean, as client-go's."""
+    """Yield the impersonation headers of a user, as client-go does."""
     for key, values in (user.as_user_extra or {}).items():
         for each in values or ():
             yield f"Impersonate-Extra-{quote(key, _HEADER_NAME)}", each
@@ -274,7 +273,7 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return what the kubelet gives every pod (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
+    """Return the access of a pod by its service account (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
@@ -321,7 +320,7 @@ def _cluster_info(cluster: _KubeconfigCluster, tls: ClusterTls) -> dict[str, Any
 
 
 def environment_proxy(server: str, environ: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy for the URL ``server``, None where requests go directly."""
+    """Return the proxy for the URL ``server``; None if requests are sent directly."""
     url = urlsplit(server)
     variable = next((name for name in _spellings(f"{url.scheme}_proxy") if environ.get(name)), None)
     if variable is None:
@@ -343,7 +342,7 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether an entry of NO_PROXY names a server: "*", a range, an address or a domain, these with a port."""
+    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or an address or domain with optional port."""
     if rule == "*":
         return True
     if "/" in rule:
@@ -367,7 +366,7 @@ def _is_within(network: str, address: _Address | None) -> bool:
 
 
 def _with_port(rule: str) -> tuple[str, str]:
-    """Return host and port of an entry, "" for none; an IPv6 address has brackets where it has a port."""
+    """Return host and port of an entry, "" for no port; an IPv6 address with a port is in brackets."""
     if rule.startswith("["):
         host, _, port = rule[1:].partition("]")
         return host, port.removeprefix(":")

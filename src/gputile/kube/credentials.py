@@ -1,8 +1,8 @@
-"""Provides what a request authenticates with, and the TLS settings towards one API server.
+"""Provides the credentials of requests, and the TLS settings for one API server.
 
-An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. What it prints on standard error
-is seen at once, as with kubectl: it may ask for a login in a browser. Where a certificate or key cannot be used, a
-ValueError names the field of the kubeconfig.
+An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. Its standard error is that of
+this process, as with kubectl: it may ask for a login in a browser. If a certificate or key is not usable, a ValueError
+names the field of the kubeconfig.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """What one request carries: the Authorization header, and the TLS settings with the client certificate."""
+    """The credential of one request: the Authorization header, and TLS settings with the client certificate."""
 
     authorization: str | None
     tls: ssl.SSLContext | None
@@ -44,24 +44,24 @@ class Credential(NamedTuple):
 class Credentials(ABC):
     """A source of credentials."""
 
-    waits_for = ""  # what ``current`` may wait for, in words
+    waits_for = ""  # what ``current`` may wait for, for messages
 
     @abstractmethod
     async def current(self) -> Credential:
-        """Return what to send now.
+        """Return the credential to send.
 
         Raises:
             ConfigError: there is none.
         """
 
-    def refused(self, credential: Credential) -> bool:
-        """Record that ``credential`` got a 401; return whether another request could carry another one."""
+    def invalidate(self, credential: Credential) -> bool:
+        """Discard ``credential`` after a 401; return whether ``current`` may return another one."""
         del credential
         return False
 
 
 class FixedCredentials(Credentials):
-    """A token, a password, a client certificate, or nothing; it never changes."""
+    """A token, password or client certificate that never changes, or nothing."""
 
     def __init__(self, authorization: str | None, tls: ssl.SSLContext | None) -> None:
         self._credential = Credential(authorization, tls)
@@ -71,7 +71,7 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """A token in a file that is rotated, as the kubelet does for service accounts. It is read again once a minute."""
+    """A token in a file that is rotated, as the kubelet does for service accounts. It is read once a minute."""
 
     def __init__(self, path: Path, tls: ssl.SSLContext | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -92,8 +92,8 @@ class TokenFileCredentials(Credentials):
             self._read_at = now
         return self._credential
 
-    def refused(self, credential: Credential) -> bool:
-        """Read the file again; return whether it holds another token than the one refused."""
+    def invalidate(self, credential: Credential) -> bool:
+        """Return whether the file has another token now."""
         self._credential = None
         return _bearer_of(self._path) != credential.authorization
 
@@ -116,10 +116,10 @@ def bearer(token: str) -> str:
     """Return the Authorization header of a bearer token.
 
     Raises:
-        ValueError: it has a character that no header may have, such as the end of a line.
+        ValueError: it has a character that is not allowed in a header, such as a newline.
     """
     if not (token.isascii() and token.isprintable()):
-        raise ValueError("a token must be one line of ASCII characters, and this one has others")
+        raise ValueError("a token must be one line of printable ASCII characters")
     return f"Bearer {token}"
 
 
@@ -175,7 +175,7 @@ class ExecCredentials(Credentials):
     ) -> None:
         self._named = f"exec plugin {config.command}"
         if config.api_version not in _VERSIONS:
-            raise ConfigError(f"{self._named} speaks {config.api_version}; gputile speaks {' and '.join(_VERSIONS)}")
+            raise ConfigError(f"{self._named} uses {config.api_version}; gputile supports {' and '.join(_VERSIONS)}")
         if config.interactive_mode == "Always":
             raise ConfigError(f"{self._named} requires a terminal, which gputile does not provide")
         self.waits_for = f"the credential plugin {config.command}"
@@ -189,16 +189,16 @@ class ExecCredentials(Credentials):
         self._lock = threading.Lock()
 
     async def current(self) -> Credential:
-        """Return the credential that the plugin gave, or gives now.
+        """Return the cached credential, or run the plugin.
 
         Raises:
-            ConfigError: the plugin is missing, fails, or answers with something else than a credential.
+            ConfigError: the plugin is missing, fails, or returns something other than a credential.
         """
         known = self._known()
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
-    def refused(self, credential: Credential) -> bool:
-        """Forget ``credential``; return True: the plugin may give another."""
+    def invalidate(self, credential: Credential) -> bool:
+        """Drop ``credential`` from the cache; return True, since the plugin may return another one."""
         if credential is self._credential:
             self._credential = None
         return True
@@ -231,7 +231,7 @@ class ExecCredentials(Credentials):
             raise ConfigError(f"{self._named} returned an invalid token: {error}") from error
 
     def _output(self) -> bytes:
-        """Run the plugin for at most its time, and return what it writes to standard output."""
+        """Run the plugin within its time limit; return its standard output."""
         command = [self._config.command, *(self._config.args or ())]
         spec: dict[str, Any] = {"interactive": False}
         if self._config.provide_cluster_info:
@@ -253,7 +253,7 @@ class ExecCredentials(Credentials):
             )
         except subprocess.TimeoutExpired as error:
             raise PluginTimeout(
-                f"{self._named} returned no credential within {self._seconds:g} s, and was ended"
+                f"{self._named} returned no credential within {self._seconds:g} s and was killed"
             ) from error
         except OSError as error:
             hint = f"; {self._config.install_hint}" if self._config.install_hint else ""
@@ -280,9 +280,9 @@ _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 M
 
 
 class ClusterTls:
-    """Makes the TLS settings of one cluster; None throughout where the API server is reached by plain HTTP.
+    """Creates the TLS settings for one cluster. All methods return None if the API server is reached by plain HTTP.
 
-    ``authority`` is a file, ``authority_data`` its content in base64, which counts where both are there.
+    ``authority`` is a file. ``authority_data`` is its content in base64, and takes precedence.
     """
 
     def __init__(self, server: str, authority: str | None, authority_data: str | None, *, insecure: bool) -> None:
@@ -296,22 +296,22 @@ class ClusterTls:
                 self.authority_data = base64.b64encode(read_bounded(authority, _MOST_BYTES)).decode()
 
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and its key from files; both may be in one."""
+        """Return the settings with a client certificate and key from files. One file may contain both."""
         with _named("client-certificate, client-key", certificate, key or ""):
             pem, key_pem = (_ascii(read_bounded(file, _MOST_BYTES)) for file in (certificate, key or certificate))
             return self.with_pem(pem, key_pem)
 
     def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and its key, which are in base64."""
+        """Return the settings with a client certificate and key in base64."""
         certificate_pem = _decoded(certificate, "client-certificate-data")
         with _named("client-certificate-data, client-key-data"):
             return self.with_pem(certificate_pem, _decoded(key, "client-key-data"))
 
     def with_pem(self, certificate: str, key: str) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and its key in PEM, or without where they are empty.
+        """Return the settings with a client certificate and key in PEM; without one if they are empty.
 
         Raises:
-            ssl.SSLError: they are no certificate and key that belong together.
+            ssl.SSLError: they are not a certificate and its key.
         """
         context = self.without_certificate()
         if context and certificate:
@@ -337,19 +337,19 @@ class ClusterTls:
 
 
 def _no_pass_phrase() -> NoReturn:
-    """Refuse a key that is encrypted; OpenSSL would ask the terminal for the pass phrase, and wait for ever."""
-    raise ValueError("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
+    """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and block."""
+    raise ValueError("the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)")
 
 
 @contextmanager
 def _named(fields: str, *files: str) -> Iterator[None]:
-    """Raise a ValueError that names the fields of the kubeconfig whose certificate, key or file cannot be used."""
+    """Convert errors about a certificate, key or file into a ValueError that names the fields of the kubeconfig."""
     named = f"{fields} ({', '.join(filter(None, files))})" if any(files) else fields
     try:
         yield
     except ssl.SSLError as error:
         why = f": {error.reason}" if error.reason else ""
-        raise ValueError(f"{named}: no PEM that can be used{why}") from error
+        raise ValueError(f"{named}: not usable as PEM{why}") from error
     except ValueError as error:
         raise ValueError(f"{named}: {error}") from error
     except OSError as error:
@@ -364,5 +364,5 @@ def _decoded(data: str | None, field: str) -> str:
 
 
 def _ascii(pem: bytes) -> str:
-    # ssl takes ASCII; what is not is a comment beside the certificates, or no certificate
+    # ssl accepts ASCII only; other characters may stand in comments between certificates
     return pem.decode("ascii", errors="replace").replace("\ufffd", "?")

@@ -1,8 +1,8 @@
-"""Defines what can go wrong between gputile and the API server.
+"""Defines the errors of requests to the API server.
 
-The question that every caller of a write has to answer is whether the request was executed. A Binding whose answer got
-lost may well have bound its pod, and its GPUs must not be given away before that is known; a Binding that was refused
-certainly has not. So each error says it: ``may_have_been_executed``.
+The caller of a write has to know whether the request was executed. A Binding whose response was lost may have bound its
+pod, so the pod's GPUs must stay booked until this is known. A Binding that was refused has not. Each error answers
+the question with ``may_have_been_executed``.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 
 from gputile.api.core import Status
 
-# An admission webhook that denies without naming a code makes it a 400; 413 is an object that is too long.
+# 400: an admission webhook denied without a code. 413: the object is too large.
 _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 
 
@@ -20,7 +20,7 @@ class KubeError(Exception):
     """The base of all errors of a request."""
 
     may_have_been_executed: bool = False
-    retry_after: float = 0.0  # seconds that the API server asks to wait before the next attempt
+    retry_after: float = 0.0  # seconds; the API server asks to wait before the next attempt
 
 
 class ConfigError(KubeError):
@@ -28,30 +28,30 @@ class ConfigError(KubeError):
 
 
 class PluginTimeout(ConfigError):
-    """An exec plugin gave no credential in time."""
+    """An exec plugin returned no credential in time."""
 
 
 class ConnectionFailed(KubeError):
-    """No connection came about. Nothing was sent."""
+    """No connection could be opened. Nothing was sent."""
 
 
 class AnswerLost(KubeError):
-    """The request was sent, or may have been, and no complete answer came: a time-out or a broken connection."""
+    """The request was or may have been sent, and no complete response came: a timeout or a broken connection."""
 
     may_have_been_executed = True
 
 
 class BadAnswer(KubeError):
-    """The answer is complete but is not the JSON that the API server speaks: a proxy's page, or a corrupt stream."""
+    """The response is complete but not the expected JSON: a proxy's page, or a corrupt stream."""
 
     may_have_been_executed = True
 
 
 class ApiError(KubeError):
-    """The API server answered that it does not do what it was asked: HTTP ``status``, machine-readable ``reason``.
+    """The API server refused the request or failed: HTTP ``status``, machine-readable ``reason``.
 
-    ``said`` is its answer alone, ``message`` with what it was asked, and what may help. ``details`` are those of the
-    metav1.Status, as they came.
+    ``server_message`` is the message of the API server. ``message`` adds the request and a remedy. ``details`` are
+    those of the metav1.Status, not validated.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ApiError(KubeError):
         reason: str,
         message: str,
         retry_after: float = 0.0,
-        said: str = "",
+        server_message: str = "",
         details: Any = None,
     ) -> None:
         super().__init__(message)
@@ -68,12 +68,12 @@ class ApiError(KubeError):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
-        self.said = said
+        self.server_message = server_message
         self.details = details
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether the same write is refused again: by what it writes, by RBAC, or by an admission webhook or policy."""
+        """Whether a retry is pointless: validation, RBAC, or an admission webhook or policy refuses the write."""
         return self.status in _REFUSED_FOR_GOOD
 
 
@@ -90,11 +90,11 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object exists already (``reason`` AlreadyExists) or has changed since it was read (Conflict)."""
+    """409: the object already exists (``reason`` AlreadyExists) or has changed since it was read (Conflict)."""
 
 
 class Gone(ApiError):
-    """410: the resource version or continue token is too old; only a new list helps."""
+    """410: the resourceVersion or continue token is too old; a new list is necessary."""
 
 
 class Invalid(ApiError):
@@ -102,15 +102,15 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: the API server sheds load; ``retry_after`` says for how long to leave it alone."""
+    """429: the API server is overloaded, or refuses an eviction for now; see ``retry_after``."""
 
 
 class Redirected(ApiError):
-    """3xx: the server sends its clients elsewhere, which an API server does not do."""
+    """3xx: the server redirects clients, which an API server does not do."""
 
 
 class ServerError(ApiError):
-    """5xx: the API server, or what it depends on, failed, perhaps after the change was stored."""
+    """5xx: the API server or its backend failed, possibly after the change was stored."""
 
     may_have_been_executed = True
 
@@ -124,15 +124,15 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-_LONG_S = 5.0  # of a pause that is worth telling
-_LONGEST_MESSAGE = 4000  # characters of what a server says
+_LONG_S = 5.0  # a longer pause is mentioned in the message
+_LONGEST_MESSAGE = 4000  # characters of a server's message
 _FOR_EVER_S = 1e9
 _LONGEST_TARGET = 200  # characters of a redirect's target that are shown
 _STATUS = msgspec.json.Decoder(Status)
 
 
 def api_error(method: str, path: str, status: int, body: bytes, retry_after: float = 0.0) -> ApiError:
-    """Return the error for an answer of ``status``; ``body`` is a metav1.Status, or what a proxy said instead."""
+    """Return the error for a response with ``status``; ``body`` is a metav1.Status, or the text of a proxy."""
     try:
         said = _STATUS.decode(body)
     except msgspec.MsgspecError:
@@ -141,15 +141,15 @@ def api_error(method: str, path: str, status: int, body: bytes, retry_after: flo
 
 
 def redirected(method: str, path: str, status: int, server: str, target: str) -> Redirected:
-    """Return the error for a ``server`` that sends its clients to ``target`` ("" where it does not say to where)."""
+    """Return the error for a ``server`` that redirects to ``target`` ("" if it names none)."""
     where = f" to {target[:_LONGEST_TARGET]!r}" if target else ""
-    said = f"{server} redirects{where}, and redirects are not followed: what answers there is no API server"
+    said = f"{server} redirects{where}, and redirects are not followed: this is not an API server"
     remedy = "set `server` of the kubeconfig's cluster to the API server's own address"
-    return Redirected(status, "", f"{method} {path}: {status} Redirected; {said}; {remedy}", said=said)
+    return Redirected(status, "", f"{method} {path}: {status} Redirected; {said}; {remedy}", server_message=said)
 
 
 def status_error(method: str, path: str, status: int, said: Status, retry_after: float = 0.0) -> ApiError:
-    """Return the error for a metav1.Status that says ``status``, as a failed request or a watch delivers it."""
+    """Return the error for a metav1.Status of a failed request or watch."""
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:
@@ -174,7 +174,7 @@ _VERBS = {"POST": "create", "PATCH": "patch"}
 
 
 def permission_of(method: str, path: str) -> str:
-    """Return the permission for ``method`` on ``path`` (its query included) in words: verb, resource, group, where."""
+    """Describe the permission for ``method`` on ``path`` with its query: verb, resource, API group and scope."""
     resource_path, _, query = path.partition("?")
     segments = resource_path.strip("/").split("/")
     if segments[0] == "api" and len(segments) > 2:

@@ -1,7 +1,8 @@
-"""Sends events on pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits for them.
+"""Sends events about pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits.
 
-The same event again within ten minutes only counts up. Namespaces take turns, and too many events of one drop its own
-oldest: who makes events by the thousand delays and loses none of the others'.
+An event that repeats within ten minutes increases the count of the stored one. Namespaces are served round-robin, and a
+full buffer drops the oldest event of the namespace with the most events, so that a namespace with thousands of events
+neither delays nor drops those of others.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ _BACKOFF = Backoff()
 
 
 class EventKey(NamedTuple):
-    """What makes two events the same; ``message`` is "" where the latest message replaces those before."""
+    """Identifies an event. ``message`` is "" if repeated events may differ in their message."""
 
     about: ObjectReference
     type: str
@@ -40,7 +41,7 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """How often an event has happened. ``stored_as`` is the name of its object in the cluster, "" before it has one."""
+    """The occurrences of one event. ``stored_as`` is the name of its Event object, "" before it was sent."""
 
     first: datetime
     last: datetime
@@ -49,8 +50,8 @@ class Occurrences:
     stored_as: str = ""
     message: str = ""
 
-    def again(self, when: datetime, now: float, message: str) -> None:
-        """Count one more occurrence, whose message replaces the last."""
+    def repeat(self, when: datetime, now: float, message: str) -> None:
+        """Count one more occurrence; its message replaces the previous one."""
         self.count += 1
         self.last, self.seen_at, self.message = when, now, message
 
@@ -59,47 +60,47 @@ _Queue = OrderedDict[EventKey, Occurrences]
 
 
 class EventBuffer:
-    """Events by key: at most ``capacity`` to be sent, and as many of those sent lately."""
+    """A queue of at most ``capacity`` unsent events, and a cache of as many sent ones."""
 
     def __init__(self, capacity: int) -> None:
         self.dropped = 0
-        self.recent = _Queue()  # what was sent, the oldest first
+        self.recent = _Queue()  # sent events, oldest first
         self._capacity = capacity
-        self._waiting: OrderedDict[str, _Queue] = OrderedDict()  # by namespace, next first
+        self._waiting: OrderedDict[str, _Queue] = OrderedDict()  # by namespace, in the order of service
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, key: EventKey, when: datetime, now: float, message: str) -> None:
-        """Add one occurrence, at ``now`` of the monotonic clock; where too many wait one is dropped."""
+    def add(self, key: EventKey, when: datetime, now: float, message: str) -> None:
+        """Add one occurrence at ``now`` of the monotonic clock; drop an event if the buffer is full."""
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         if key in queue:
-            queue[key].again(when, now, message)
+            queue[key].repeat(when, now, message)
             return
         sent = self.recent.pop(key, None)
         if sent is not None and now - sent.seen_at < _WINDOW_SECONDS:
-            sent.again(when, now, message)
+            sent.repeat(when, now, message)
             queue[key] = sent
         else:
             queue[key] = Occurrences(when, when, now, message=message)
         self._count += 1
         if self._count > self._capacity:
-            self._pop(max(self._waiting, key=lambda namespace: len(self._waiting[namespace])))
+            self._pop_oldest(max(self._waiting, key=lambda namespace: len(self._waiting[namespace])))
             self.dropped += 1
 
-    def take(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the namespace whose turn it is; there must be one."""
+    def pop(self) -> tuple[EventKey, Occurrences]:
+        """Remove and return the oldest event of the next namespace; the buffer must not be empty."""
         namespace = next(iter(self._waiting))
-        taken = self._pop(namespace)
+        oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:
             self._waiting.move_to_end(namespace)
-        return taken
+        return oldest
 
-    def put_back(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Return what ``take`` gave because it could not be sent; it is the next one of its namespace.
+    def requeue(self, key: EventKey, occurrences: Occurrences) -> None:
+        """Return an event that could not be sent to the head of its namespace's queue.
 
-        Other namespaces go first: the API server may be limiting this one alone.
+        Other namespaces are served first: the API server may limit this one only.
         """
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         since = queue.get(key)
@@ -111,8 +112,8 @@ class EventBuffer:
         queue[key] = occurrences
         queue.move_to_end(key, last=False)
 
-    def sent(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Remember what was sent, so that its next occurrence only raises the count of the stored event."""
+    def record_sent(self, key: EventKey, occurrences: Occurrences) -> None:
+        """Cache a sent event, so that a repetition only increases the count of the stored one."""
         since = self._waiting.get(key.about.namespace, _Queue()).get(key)
         if since is not None:
             since.count += occurrences.count
@@ -122,8 +123,7 @@ class EventBuffer:
         if len(self.recent) > self._capacity:
             self.recent.popitem(last=False)
 
-    def _pop(self, namespace: str) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of a namespace that has one."""
+    def _pop_oldest(self, namespace: str) -> tuple[EventKey, Occurrences]:
         queue = self._waiting[namespace]
         oldest = queue.popitem(last=False)
         self._count -= 1
@@ -133,10 +133,9 @@ class EventBuffer:
 
 
 class EventRecorder:
-    """Takes events at any rate and sends ten a second; ``burst`` at once, where there were few before.
+    """Accepts events at any rate, and sends ten a second with bursts of up to ``burst``.
 
-    ``instance`` names this process among its like. After a failure as long as ``backoff`` says goes by before the next
-    attempt.
+    ``instance`` identifies this process among its replicas. ``backoff`` is the pause after a failure.
     """
 
     def __init__(
@@ -166,20 +165,19 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Say something about an object. Returns at once; the same again within ten minutes only counts up.
+        """Queue an event about an object; return at once. A repetition within ten minutes increases its count.
 
-        ``reason`` is one word in CamelCase; of ``message`` the first 1024 bytes are sent. With ``latest`` an event of
-        the same reason is the same whatever it says, and what was said last stands: for messages with amounts that
-        change all the time.
+        ``reason`` is in CamelCase. The first 1024 bytes of ``message`` are sent. With ``latest``, events with the same
+        reason are one event, which has the latest message: for messages with amounts that change often.
         """
         text = shortened(message)
         key = EventKey(about, kind, reason, "" if latest else text)
-        self.buffer.put(key, self._clock.now(), self._clock.monotonic(), text)
+        self.buffer.add(key, self._clock.now(), self._clock.monotonic(), text)
         self._filled.set()
 
     async def run(self) -> NoReturn:
         failures = 0
-        paid_until = self._clock.monotonic()  # each event pays for 1 / per second; a burst may run ahead of the clock
+        paid_until = self._clock.monotonic()  # each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
         while True:
             while not self.buffer:
                 self._filled.clear()
@@ -189,22 +187,22 @@ class EventRecorder:
             if ahead > 0:
                 await self._clock.sleep(ahead)
             paid_until += 1 / _PER_SECOND
-            key, occurrences = self.buffer.take()
+            key, occurrences = self.buffer.pop()
             try:
                 await self._send(key, occurrences)
             except (ConnectionFailed, TooManyRequests) as error:
-                self.buffer.put_back(key, occurrences)
+                self.buffer.requeue(key, occurrences)
                 await self._clock.sleep(max(self._backoff.delay(failures), error.retry_after))
                 failures += 1
             except KubeError as error:
-                log.log(logging.INFO if failures else logging.WARNING, "an Event was not sent: %s", error)
+                log.log(logging.INFO if failures else logging.WARNING, "cannot send an Event: %s", error)
                 failures += 1
             else:
                 failures = 0
-                self.buffer.sent(key, occurrences)
+                self.buffer.record_sent(key, occurrences)
 
     async def _send(self, key: EventKey, occurrences: Occurrences) -> None:
-        namespace = key.about.namespace or "default"  # that of events on cluster-scoped objects
+        namespace = key.about.namespace or "default"  # for events about cluster-scoped objects
         collection = f"/api/v1/namespaces/{namespace}/events"
         if occurrences.stored_as:
             change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": timestamp_of(occurrences.last)}
@@ -243,7 +241,7 @@ class EventRecorder:
 
 
 def shortened(message: str) -> str:
-    """Return ``message`` as valid UTF-8 of at most 1024 bytes; what was cut shows as an ellipsis."""
+    """Return ``message`` as valid UTF-8 of at most 1024 bytes; a cut is marked by an ellipsis."""
     encoded = message.encode(errors="replace")
     if len(encoded) <= _MESSAGE_BYTES:
         return encoded.decode()

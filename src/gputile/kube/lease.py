@@ -1,18 +1,18 @@
-"""Keeps one replica active, by a Lease, without a clock that machines would have to agree on.
+"""Elects one active replica by a Lease, without synchronized clocks.
 
-The lease follows the traffic: nothing here renews by itself. A replica that is asked to schedule calls
-``LeaseHolder.acquire`` and then ``LeaseHolder.renew`` as long as it is asked; a standby calls ``LeaseHolder.observe``
-now and then, so that it knows at once whether the holder is alive when it is needed.
+Nothing here renews by itself. A replica that is called by kube-scheduler calls ``LeaseHolder.acquire``, and then
+``LeaseHolder.renew`` while calls continue. A standby calls ``LeaseHolder.observe`` regularly, so that it knows whether
+the holder is alive when it is called.
 
-A replica never compares a time written by another machine with its own clock. It measures on its own monotonic clock
-for how long a record has not changed, and takes the lease over once that is longer than the record's duration and its
-own: somebody may have written a shorter one by hand, of which the holder does not know. The holder counts from the
-moment before it sent its last successful renewal, which is earlier than anybody can have seen it. So while clocks run
-at the same rate no two replicas believe that they hold the lease, however long requests take.
+A replica never compares a timestamp of another machine with its own clock. It measures on its monotonic clock how long
+the record has been unchanged, and takes the Lease over when that exceeds both the record's duration and its own: a
+shorter duration may have been written by hand, without the holder's knowledge. The holder counts from before it sent
+its last successful renewal, and no replica can have observed the renewal earlier. So while clocks run at the same rate,
+no two replicas believe that they hold the Lease, however long requests take.
 
-A lease that is not there may have been deleted while somebody held it, who still believes so for the lease's duration.
-So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration. A
-lease that names no holder and was not released is taken in the same way: somebody may have removed the holder's name.
+A missing Lease may have been deleted while a replica held it, which believes so until its duration ends. So it is
+created without a real holder, and then taken over as if the holder had died. This requires the same duration in all
+replicas. A Lease without a holder that was not released is taken over in the same way.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from gputile.kube.errors import BadAnswer, Conflict, NotFound
 _LEASE = msgspec.json.Decoder(Lease)
 NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
-"""The holder of a lease that was just created; no process has a name like this."""
+"""The holder of a Lease that was just created; it is no identity of a replica."""
 RELEASED_S = 1.0
-"""The duration of a lease that its holder has released: without it an empty holder was written by somebody else."""
+"""The duration of a Lease that its holder released. An empty holder with another duration has another cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid.
+    """A stored Lease: its ``holder``, "" for none, and its ``duration`` in seconds, 0 if unset.
 
-    ``uid`` tells it from one of the same name that was deleted.
+    ``uid`` distinguishes it from a deleted Lease of the same name.
     """
 
     resource_version: str
@@ -55,7 +55,7 @@ class LeaseRecord:
 
 
 class LeaseStep(Enum):
-    """What a replica that wants the lease does next."""
+    """The next step of a replica that wants the Lease."""
 
     CREATE = "create"
     TAKE = "take"
@@ -64,21 +64,21 @@ class LeaseStep(Enum):
 
 
 class LeaseState:
-    """One replica's knowledge of one lease, and its claim to it. All times are of the replica's monotonic clock.
+    """What one replica knows about one Lease, and until when it holds it. Times are of the replica's monotonic clock.
 
-    ``identity`` must be unlike that of any other process that runs at the same time; a process that starts again under
-    the same one resumes its lease at once. ``margin`` is how many seconds before the end the claim is given up, for
-    clocks that do not run at quite the same rate and for decisions already on their way.
+    ``identity`` must be unique among running processes; a process that restarts with the same identity resumes its
+    Lease at once. The replica stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in
+    rate and for decisions in progress.
 
-    ``vacated`` says whether the one before had released the lease when this replica took it: it had nothing under way.
-    ``given_up`` says that this replica stops: whatever it still has under way, it takes the lease no more.
+    ``vacated`` is whether the previous holder had released the Lease, and so had no requests in flight. ``given_up`` is
+    whether this replica stops, and does not acquire the Lease again.
     """
 
     def __init__(self, identity: str, duration: float, margin: float) -> None:
         if not identity:
-            raise ValueError("a lease needs a holder with a name")
+            raise ValueError("a Lease needs a holder with a name")
         if not 0 <= margin < duration:
-            raise ValueError(f"the margin ({margin:g} s) must be shorter than the lease ({duration:g} s)")
+            raise ValueError(f"the margin ({margin:g} s) must be shorter than the Lease ({duration:g} s)")
         self.identity = identity
         self.duration = float(math.ceil(duration))  # the API counts whole seconds
         self.margin = margin
@@ -89,11 +89,11 @@ class LeaseState:
         self._seen_at = NEVER
 
     def valid(self, now: float) -> bool:
-        """Return whether the lease is certainly this replica's."""
+        """Return whether this replica certainly holds the Lease."""
         return now < self.valid_until
 
-    def seen(self, record: LeaseRecord | None, now: float) -> None:
-        """Record what was read; a record whose version has changed counts as new from now on."""
+    def observe(self, record: LeaseRecord | None, now: float) -> None:
+        """Store the record that was read at ``now``. If its version has changed, the time until a takeover restarts."""
         if record is None or self.record is None or record.resource_version != self.record.resource_version:
             self._seen_at = now
         self.record = record
@@ -101,48 +101,48 @@ class LeaseState:
             self.valid_until = NEVER
 
     def next_step(self, now: float) -> LeaseStep:
-        """Return what to do in order to hold the lease."""
+        """Return what to do to hold the Lease."""
         if self.given_up:
             return LeaseStep.WAIT
         if self.record is None:
             return LeaseStep.CREATE
         if self.record.holder == self.identity:
             return LeaseStep.RENEW
-        return LeaseStep.TAKE if now >= self.expected_free_at else LeaseStep.WAIT
+        return LeaseStep.TAKE if now >= self.free_at else LeaseStep.WAIT
 
     @property
-    def expected_free_at(self) -> float:
-        """When the lease can be taken over if its holder does not renew it."""
+    def free_at(self) -> float:
+        """When the Lease can be taken over if its holder does not renew it."""
         if self.record is None or self.record.released:
             return NEVER
         return self._seen_at + max(self.duration, self.record.duration)
 
-    def wanted(self) -> LeaseRecord:
-        """Return the record to write, on the condition that the version in it is still the current one."""
+    def next_record(self) -> LeaseRecord:
+        """Return the record to write, provided that its version is still the current one."""
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
         transitions = self.record.transitions + (self.record.holder != self.identity)
         return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
 
-    def written(self, record: LeaseRecord, started: float, now: float) -> None:
-        """Record that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
+    def record_write(self, record: LeaseRecord, started: float, now: float) -> None:
+        """Take note that ``record`` was stored by a request that was sent at ``started`` or later."""
         before = self.record
-        self.seen(record, now)
+        self.observe(record, now)
         if record.holder == self.identity:
             if before is not None and before.holder != self.identity:
                 self.vacated = before.released
             self.valid_until = NEVER if self.given_up else started + self.duration - self.margin
 
     def give_up(self) -> None:
-        """Give up the claim for good, as before the lease is released."""
+        """Stop holding the Lease, and never acquire it again."""
         self.given_up = True
         self.valid_until = NEVER
 
 
 class LeaseHolder:
-    """Reads and writes one lease on behalf of a ``LeaseState``; one request at a time.
+    """Reads and writes one Lease for a ``LeaseState``, one request at a time.
 
-    ``within`` is how many seconds a request may take; it should be well below the lease's duration.
+    ``within`` is the time limit of a request in seconds; it should be well below the Lease's duration.
     """
 
     def __init__(
@@ -166,14 +166,14 @@ class LeaseHolder:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last read or written, or ""."""
+        """The holder when the Lease was last read or written, or ""."""
         return self._state.record.holder if self._state.record else ""
 
     @property
     def term(self) -> tuple[str, int]:
-        """The lease's UID and how often it has changed hands, as of when it was last read or written.
+        """The UID and the number of transitions when the Lease was last read or written.
 
-        Nobody else has held it while that is the same: one that was deleted and made again has another UID.
+        While it stays the same, no other replica has held the Lease: a recreated Lease has another UID.
         """
         record = self._state.record
         return (record.uid, record.transitions) if record else ("", 0)
@@ -183,11 +183,11 @@ class LeaseHolder:
         return self._state.vacated
 
     def valid(self) -> bool:
-        """Return whether this replica is the active one, now."""
+        """Return whether this replica is active now."""
         return self._state.valid(self._clock.monotonic())
 
     async def observe(self) -> None:
-        """Read the lease.
+        """Read the Lease.
 
         Raises:
             KubeError: it cannot be read.
@@ -196,35 +196,35 @@ class LeaseHolder:
             await self._read()
 
     async def acquire(self) -> bool:
-        """Read the lease, take it if it is free, expired or this replica's own; return whether it is held.
+        """Read the Lease, and take it if it is free, expired or this replica's own; return whether it is held.
 
-        A lease that is not there is made, and can be taken when its duration is over: see ``lease_state``.
+        A missing Lease is created, and can be taken over after its duration: see the module's docstring.
 
         Raises:
-            KubeError: it cannot be read or written. The lease stays this replica's until its end all the same.
+            KubeError: it cannot be read or written. A held Lease stays valid until its end.
         """
         async with self._lock:
             await self._read()
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Write the lease that this replica holds; return whether it is held. Reads it only if somebody changed it.
+        """Renew the Lease; return whether it is held. It is read only if something else changed it.
 
         Raises:
-            KubeError: it cannot be read or written. The lease stays this replica's until its end all the same.
+            KubeError: it cannot be read or written. A held Lease stays valid until its end.
         """
         async with self._lock:
             return await self._claim()
 
     def give_up(self) -> None:
-        """Stop holding the lease, and take it no more; it lapses by itself."""
+        """Stop holding the Lease, and never acquire it again; it expires by itself."""
         self._state.give_up()
 
     async def release(self) -> None:
-        """Give the lease up, so that another replica need not wait for its end. Nothing is written if it is not held.
+        """Give up the Lease, so that another replica need not wait for its end. Nothing is written if it is not held.
 
         Raises:
-            KubeError: it cannot be written. This replica stops acting all the same.
+            KubeError: it cannot be written. This replica stops acting nevertheless.
         """
         self.give_up()
         async with self._lock:
@@ -235,10 +235,10 @@ class LeaseHolder:
                 nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost
+                except (Conflict, NotFound):  # possibly a renewal of this replica whose response was lost
                     await self._read()
                     continue
-                self._state.seen(stored, self._clock.monotonic())
+                self._state.observe(stored, self._clock.monotonic())
 
     async def _claim(self) -> bool:
         for _ in range(2):
@@ -247,11 +247,11 @@ class LeaseHolder:
                 return False
             started = self._clock.monotonic()
             try:
-                stored = await self._write(step, self._state.wanted())
+                stored = await self._write(step, self._state.next_record())
             except (Conflict, NotFound):
                 await self._read()
                 continue
-            self._state.written(stored, started, self._clock.monotonic())
+            self._state.record_write(stored, started, self._clock.monotonic())
             break
         return self.valid()
 
@@ -260,7 +260,7 @@ class LeaseHolder:
             record = _record(await self._connection.get(self._path, within=self._within))
         except NotFound:
             record = None
-        self._state.seen(record, self._clock.monotonic())
+        self._state.observe(record, self._clock.monotonic())
 
     async def _write(self, step: LeaseStep, record: LeaseRecord) -> LeaseRecord:
         stamp = micro_timestamp_of(self._clock.now())
@@ -277,7 +277,7 @@ class LeaseHolder:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
         else:
-            # the version makes the patch a conflict if anybody has written since
+            # With the version, the patch is a Conflict if the Lease was changed in the meantime.
             body["metadata"]["resourceVersion"] = record.resource_version
             answer = await self._connection.patch(self._path, msgspec.json.encode(body), within=self._within)
         return _record(answer)
@@ -287,7 +287,7 @@ def _record(answer: bytes) -> LeaseRecord:
     try:
         lease = decode(answer, _LEASE)
     except ConversionError as error:
-        raise BadAnswer(f"the answer is not a Lease: {error}") from error
+        raise BadAnswer(f"the response is not a Lease: {error}") from error
     spec = lease.spec
     return LeaseRecord(
         resource_version=lease.metadata.resource_version,

@@ -1,7 +1,7 @@
-"""Decodes lists and watch lines into typed objects, and handles objects that do not fit their type.
+"""Decodes lists and watch events into typed objects, and isolates objects that do not fit their type.
 
-One object that somebody wrote by hand must not stop the rest. Decoding is tried in one go first; only where that fails
-is it done object by object, and what still does not fit becomes an ``UnreadableObject``.
+One malformed object must not make the others unreadable. A list is decoded at once first; only if that fails, it is
+decoded object by object, and an object that does not fit becomes an ``UnreadableObject``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from gputile.api.core import ListMeta, ObjectMeta, Status
 from gputile.kube.errors import BadAnswer, status_error
 
 PAGE_SIZE = 500
-# Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
+# The errors of msgspec, of text that is not UTF-8, and of deep nesting.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _STATUS: Final = msgspec.json.Decoder(Status)
 
@@ -24,11 +24,10 @@ NO_QUERY: Query = {}
 
 
 class KubeObject(Protocol):
-    """What every object of the API has; a msgspec struct whose other fields all have defaults."""
+    """A msgspec struct with metadata, whose other fields all have defaults."""
 
     @property
-    def metadata(self) -> ObjectMeta:
-        """The object's metadata."""
+    def metadata(self) -> ObjectMeta: ...
 
 
 T = TypeVar("T", bound=KubeObject)
@@ -36,7 +35,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that exists but does not fit its type: ``why`` says what is the matter with it."""
+    """An object that exists but does not fit its type; ``why`` is the reason."""
 
     namespace: str
     name: str
@@ -46,7 +45,7 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[T]):
-    """A complete, consistent list: what is neither in ``objects`` nor in ``unreadable`` does not exist."""
+    """A complete, consistent list: an object in neither ``objects`` nor ``unreadable`` does not exist."""
 
     objects: Sequence[T]
     unreadable: Sequence[UnreadableObject] = ()
@@ -61,7 +60,7 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object is gone. One that was unreadable has its identity in ``metadata`` and nothing else."""
+    """An object was deleted. If it was unreadable, only the identity in its ``metadata`` is set."""
 
     object: T
 
@@ -70,7 +69,7 @@ WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
 
 
 class WatchLine(NamedTuple, Generic[T]):
-    """One line of a watch: the version that the watch has reached, and what happened (None for a bookmark)."""
+    """One line of a watch: the resourceVersion that it has reached, and the event (None for a bookmark)."""
 
     version: str
     event: Applied[T] | Deleted[T] | UnreadableObject | None
@@ -106,7 +105,7 @@ class ObjectDecoder(Generic[T]):
         """Decode one page of a list.
 
         Raises:
-            BadAnswer: it is no list at all.
+            BadAnswer: it is not a list.
         """
         try:
             whole = self._list.decode(body)
@@ -119,7 +118,9 @@ class ObjectDecoder(Generic[T]):
             raw = decode(body, _RAW_LIST)
         except ConversionError as error:
             begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
-            raise BadAnswer(f"the answer is not a list of objects ({error}{begins}): is this an API server?") from error
+            raise BadAnswer(
+                f"the response is not a list of objects ({error}{begins}): is this an API server?"
+            ) from error
         objects: list[T] = []
         unreadable: list[UnreadableObject] = []
         for item in raw.items or ():
@@ -133,8 +134,8 @@ class ObjectDecoder(Generic[T]):
         """Decode one line of the watch that ``request`` (its path) opened.
 
         Raises:
-            BadAnswer: it is no watch event, or another ERROR event.
-            Gone: it is an ERROR event that says that the watch's version is too old.
+            BadAnswer: it is not a watch event, or is an ERROR event.
+            Gone: it is the ERROR event for a resourceVersion that is too old.
         """
         try:
             event = self._event.decode(line)
@@ -174,7 +175,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def _identity(raw: msgspec.Raw) -> ObjectMeta:
-    """Return who the object is, as far as that can be read."""
+    """Return the metadata that identifies the object, as far as it can be read."""
     try:
         document: Any = msgspec.json.decode(raw)
     except UNREADABLE:

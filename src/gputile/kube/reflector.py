@@ -1,9 +1,7 @@
-"""Keeps a consumer informed of every object of one kind.
+"""Lists and watches all objects of one kind, and reports each change to a consumer.
 
-It lists once, watches from there, and lists again whenever in doubt.
-
-The consumer's view is right again after each ``Replaced``, and between two of them it follows the API server change by
-change. The reflector itself keeps no objects: the consumer does.
+It lists once, watches from the version of the list, and lists again if events may have been missed. Each ``Replaced``
+gives the consumer a complete view, and the events after it are the changes in order. The reflector stores no objects.
 """
 
 import asyncio
@@ -22,6 +20,7 @@ from gputile.kube.errors import (
     Forbidden,
     Gone,
     KubeError,
+    NotFound,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -31,13 +30,13 @@ from gputile.support.telemetry import MetricsRegistry, Values
 
 log = logging.getLogger(__name__)
 
-_MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once; anybody may create more
+_MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once
 _RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
 
 
 @dataclass(slots=True)
 class ReflectorCounts:
-    """What has happened since the start, for metrics."""
+    """Counts since the start, for metrics."""
 
     lists: int = 0
     unreadable: int = 0
@@ -48,9 +47,10 @@ class ReflectorCounts:
 class ReflectorSettings:
     """How a reflector lists and watches.
 
-    ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
-    ``list_seconds``. A watch lasts ``watch_seconds`` (lowest and highest, drawn anew each time so that the agents of a
-    cluster do not come back together) and is given up ``margin`` seconds later if the API server has not ended it.
+    ``query`` selects objects (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
+    ``list_seconds``. A watch lasts a random time within ``watch_seconds`` (minimum, maximum), so that the agents of a
+    cluster do not reconnect at the same time. It is closed ``margin`` seconds later if the API server has not ended it.
+    A kind that is not installed has no objects, and is listed again after ``absent_seconds``; with 0 it is an error.
     """
 
     query: Query = field(default_factory=dict)
@@ -58,6 +58,7 @@ class ReflectorSettings:
     list_seconds: float = 60.0
     watch_seconds: tuple[int, int] = (290, 590)
     margin: float = 30.0
+    absent_seconds: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -65,11 +66,11 @@ _SETTINGS = ReflectorSettings()
 
 
 class Reflector(Generic[T]):
-    """Lists and watches ``path``, and calls ``on_event`` for what it learns.
+    """Lists and watches ``path``, and calls ``on_event`` for each event.
 
-    ``on_list`` takes the lists in place of ``on_event``, and may take its time: the watch begins after it. What either
-    raises ends ``run``. ``synced`` tells whether the consumer has received a complete list, ``trouble`` why the
-    latest list or watch failed, None where it goes on.
+    ``on_list``, if given, receives the lists instead of ``on_event``; the watch begins when it has returned. An
+    exception of either ends ``run``. ``synced`` is whether the consumer has received a complete list, ``last_error``
+    the error of the latest list or watch, None if it succeeded.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self.counts = ReflectorCounts()
         self.synced = False
-        self.trouble: KubeError | None = None
+        self.last_error: KubeError | None = None
         self._connection = connection
         self._path = path
         self._decoder = ObjectDecoder(kind)
@@ -99,9 +100,9 @@ class Reflector(Generic[T]):
         self._logged: set[UnreadableObject] = set()
 
     async def relist(self) -> None:
-        """List everything anew and return when the consumer has received it.
+        """List again, and return when the consumer has received the list.
 
-        The list starts after this call and reads a quorum, so that it holds all that was written before the call.
+        The list starts after this call and reads from a quorum, so it has all changes made before the call.
         """
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(asked)
@@ -121,7 +122,7 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """Go on until something fails or ends; return the seconds to wait before the next time."""
+        """List and watch until one of them ends or fails; return the pause before the next attempt in seconds."""
         try:
             while self._waiting or not self._version:
                 await self._list()
@@ -132,8 +133,12 @@ class Reflector(Generic[T]):
             self._failures += 1
             return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
-            log.warning("%s; trying again", error)
-            self.trouble = error
+            if isinstance(error, NotFound) and self._settings.absent_seconds:
+                self._version = ""
+                self._on_event(Replaced([]))
+                return self._settings.absent_seconds
+            log.warning("%s; retrying", error)
+            self.last_error = error
             if not _resumable(error):
                 self._version = ""
             elif self._progressed:
@@ -168,7 +173,7 @@ class Reflector(Generic[T]):
             await self._on_list(replaced)
         else:
             self._on_event(replaced)
-        self.synced, self.trouble = True, None
+        self.synced, self.last_error = True, None
         for asked in answered:
             if not asked.done():
                 asked.set_result(None)
@@ -185,13 +190,13 @@ class Reflector(Generic[T]):
         self._progressed = False
         lines = LineSplitter()
         async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
-            self.trouble = None
+            self.last_error = None
             async for chunk in chunks:
                 for line in lines.feed(chunk):
                     self._handle(self._decoder.line(line, self._path))
                     self._progressed = True
         if not self._progressed:
-            raise BadAnswer(f"the watch of {self._path} ended before it said anything")
+            raise BadAnswer(f"the watch of {self._path} ended without an event")
 
     def _handle(self, line: WatchLine[T]) -> None:
         version, event = line.version, line.event
@@ -218,7 +223,7 @@ class Reflector(Generic[T]):
             log.warning("cannot read %s of %s: %s", where, self._path, unreadable.why)
 
     async def _until_relist(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, and abandon it when somebody asks for a new list."""
+        """Await ``work``; cancel it when ``relist`` is called."""
         try:
             async with asyncio.timeout(None) as scope:
                 self._scope = scope
@@ -231,7 +236,7 @@ class Reflector(Generic[T]):
 
 
 class LineSplitter:
-    """Collects chunks and hands out complete lines. A line in many chunks is joined once, when its end has come."""
+    """Splits chunks into lines. A line of many chunks is joined once, when it is complete."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -250,27 +255,27 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether a watch may go on from where it was. A 504 also says that the version is from the future."""
+    """Return whether the watch can resume at its version. A 504 may mean that the version is from the future."""
     return isinstance(error, _RESUMABLE) and not (isinstance(error, ServerError) and error.status == 504)
 
 
 def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]) -> None:
-    """Export ``gputile_<component>_reflector_<count>_total{resource}`` of ``reflectors``, by their resources."""
+    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``, by resource."""
     registry.labelled_counter(
         f"gputile_{component}_reflector_lists",
-        "Complete lists read from the API server; more than a few mean that watches cannot go on.",
+        "Complete lists read from the API server. More than a few mean that watches cannot resume.",
         "resource",
         _values(reflectors, "lists"),
     )
     registry.labelled_counter(
         f"gputile_{component}_reflector_failures",
-        "Lists and watches that failed and were tried again.",
+        "Failed lists and watches; each is retried.",
         "resource",
         _values(reflectors, "failures"),
     )
     registry.labelled_counter(
         f"gputile_{component}_reflector_unreadable",
-        "Objects from the API server that cannot be read and are ignored.",
+        "Objects that cannot be read and are ignored.",
         "resource",
         _values(reflectors, "unreadable"),
     )

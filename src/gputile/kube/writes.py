@@ -1,7 +1,7 @@
-"""Sends typed requests on single objects. All raise the errors of ``gputile.kube.errors``.
+"""Sends typed requests for single objects. All raise the errors of ``gputile.kube.errors``.
 
-A write on a pod that somebody decided about carries the pod's UID, and its version where the decision hangs on it:
-the API server answers 409, or 422 to a JSON patch, where they are not those of the pod.
+A write to a pod carries the UID of the pod, and its resourceVersion if the decision depends on it. If they do not
+match, the API server answers 409, or 422 to a JSON patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _POD = msgspec.json.Decoder(Pod)
 
 
 async def read_pod(connection: Connection, namespace: str, name: str, *, within: float | None = None) -> Pod | None:
-    """Read a pod, None where there is none of this name; without a version the API server asks etcd for the latest."""
+    """Read a pod; None if there is none. Without a resourceVersion the API server reads the latest from etcd."""
     try:
         return _decoded(await connection.get(_pod_path(namespace, name), within=within))
     except NotFound:
@@ -26,7 +26,7 @@ async def read_pod(connection: Connection, namespace: str, name: str, *, within:
 
 
 async def annotate_pod(connection: Connection, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-    """Change annotations of this very version of the pod, None removes one; return the pod as stored."""
+    """Set annotations of exactly this version of the pod, None to remove one; return the stored pod."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
@@ -36,9 +36,9 @@ async def annotate_pod(connection: Connection, pod: Pod, annotations: Mapping[st
 async def annotate_pod_status(
     connection: Connection, namespace: str, name: str, annotations: Mapping[str, str], *, within: float
 ) -> Pod | None:
-    """Set annotations of whatever pod has the name; return it as stored, None where there is none.
+    """Set annotations of the pod of this name; return the stored pod, None if there is none.
 
-    It goes through ``pods/status``, which lets nobody change what a pod runs.
+    It uses ``pods/status``, which does not allow changes of the pod's spec.
     """
     body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
     try:
@@ -48,7 +48,7 @@ async def annotate_pod_status(
 
 
 async def remove_scheduling_gate(connection: Connection, pod: Pod, gate: str) -> Pod:
-    """Remove a scheduling gate of the pod, and no other; return the pod as stored."""
+    """Remove one scheduling gate of the pod; return the stored pod."""
     meta = pod.metadata
     position = next(i for i, each in enumerate(pod.spec.scheduling_gates) if each.name == gate)
     path = f"/spec/schedulingGates/{position}"
@@ -69,9 +69,9 @@ async def bind_pod(connection: Connection, binding: Binding, *, within: float) -
 async def write_reservation(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None], node: str, *, within: float
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of this very version of the pod; return the pod as stored.
+    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod; return the stored pod.
 
-    None removes an annotation, and an empty ``node`` the nomination. It goes through ``pods/status``.
+    None removes an annotation, an empty ``node`` the nomination. It uses ``pods/status``.
     """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
@@ -81,10 +81,10 @@ async def write_reservation(
 
 
 async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:
-    """Ask for the eviction of the pod with this UID.
+    """Create an Eviction of the pod with this UID.
 
     Raises:
-        TooManyRequests: a PodDisruptionBudget does not let it go now.
+        TooManyRequests: a PodDisruptionBudget does not allow it now.
         Conflict: the pod of this name has another UID.
     """
     body = {
@@ -100,7 +100,7 @@ async def evict_pod(connection: Connection, namespace: str, name: str, uid: str,
 async def mark_preempted(
     connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
 ) -> None:
-    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does with its victims."""
+    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does for its victims."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
     body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
     path = f"{_pod_path(namespace, name)}/status"
@@ -112,13 +112,13 @@ async def create_job(connection: Connection, namespace: str, job: Mapping[str, A
 
 
 async def delete_job(connection: Connection, namespace: str, name: str) -> None:
-    """Delete a Job, and have the API server delete its pods after it."""
+    """Delete a Job; its pods are garbage-collected."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     await connection.delete(f"{_jobs_path(namespace)}/{name}", msgspec.json.encode(options))
 
 
 async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
-    """Write that no node takes the pod with this UID, as a scheduler does."""
+    """Write the condition that the pod with this UID is unschedulable, as a scheduler does."""
     condition = {"type": POD_SCHEDULED, "status": "False", "reason": "Unschedulable", "message": message}
     body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
     path = f"{_pod_path(pod.metadata.namespace, pod.metadata.name)}/status"
@@ -147,7 +147,7 @@ def _decoded(body: bytes) -> Pod:
     try:
         return decode(body, _POD)
     except ConversionError as error:
-        raise BadAnswer(f"the API server's answer is not a pod: {error}") from error
+        raise BadAnswer(f"the response is not a pod: {error}") from error
 
 
 def _jobs_path(namespace: str) -> str:

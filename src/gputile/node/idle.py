@@ -1,13 +1,13 @@
 """Waits for a GPU, and then becomes the given command.
 
-``python -m gputile.node.idle ROOT PORT LEAVE COMMAND...``
+``python -m gputile.node.idle ROOT PORT CLEANUP COMMAND...``
 
-The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
-is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next
-to nothing. Whether there is a GPU, with or without a driver, is known by what the kernel shows.
+The DaemonSet has a pod on every node, since no label shows for certain which nodes have GPUs. On a node without a GPU
+only this process runs: 10 MiB that check the PCI bus twice a minute and answer probes. It imports next to nothing.
+The kernel shows whether there is a GPU, with or without a driver.
 
-``LEAVE`` is a command in JSON that removes from the node what an agent said of GPUs that are gone; it is run until it
-has exited with 0 once. "[]" is none.
+``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that are gone; it is
+repeated until it succeeds. "[]": there is none.
 """
 
 # pathlib would be a tenth of the memory of a process that does nothing else:
@@ -21,20 +21,20 @@ import time
 
 _VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
 _DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among them; the GPUs' audio is 0x04
-_ELSEWHERE = "vfio-pci"  # the driver of devices that belong to a virtual machine
+_PASSED_THROUGH = "vfio-pci"  # the driver of devices that belong to a virtual machine
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return what shows that there is a GPU, None if nothing does. ``root`` is where /sys, /proc and /dev are.
+    """Return what shows that there is a GPU, None if nothing does. ``root`` has /sys, /proc and /dev.
 
-    A GPU counts by being on the PCI bus: a node whose driver is missing is to say so (L1). A virtual machine of
-    Windows (WSL) and a Tegra have no GPU on that bus.
+    A GPU on the PCI bus counts without a driver: the agent then reports that the driver is missing (L1). A virtual
+    machine of Windows (WSL) and a Tegra have no GPU on that bus.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):
         device = os.path.join(devices, name)
         ours = _read(device, "vendor") == _VENDOR and _read(device, "class").startswith(_DISPLAY)
-        if ours and os.path.basename(_link(os.path.join(device, "driver"))) != _ELSEWHERE:
+        if ours and os.path.basename(_link(os.path.join(device, "driver"))) != _PASSED_THROUGH:
             return f"PCI device {name}"
     for name in _names(os.path.join(root, "proc/driver/nvidia/gpus")):
         return f"the driver's GPU {name}"
@@ -68,7 +68,7 @@ def _link(path: str) -> str:
         return ""
 
 
-LOOK_EVERY_S = 30.0
+CHECK_EVERY_S = 30.0
 _BODY = (
     b"# HELP gputile_agent_resting Whether the agent rests, since its node has no GPU.\n"
     b"# TYPE gputile_agent_resting gauge\ngputile_agent_resting 1\n"
@@ -80,8 +80,8 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that hands over connections only when something was asked on them, or after a second or so."""
-    both = socket.has_dualstack_ipv6()  # a cluster may be of IPv6 alone
+    """Return a socket that accepts connections once a request has arrived on them, or after about a second."""
+    both = socket.has_dualstack_ipv6()  # a cluster may have IPv6 only
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
@@ -89,7 +89,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Answer everybody who asks anything: a resting agent is alive, ready and has one metric."""
+    """Give every request the same answer: a resting agent is alive, ready and has one metric."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:
@@ -105,7 +105,7 @@ def answer(listening: socket.socket, until: float) -> None:
                 pass
 
 
-class Leaving:
+class Cleanup:
     """Runs ``command``, one process at a time, until it has succeeded."""
 
     def __init__(self, command: list[str]) -> None:
@@ -124,7 +124,7 @@ class Leaving:
             self._process = os.posix_spawn(self._command[0], self._command, os.environ)
 
     def end(self) -> None:
-        """Stop it: it would remove what the agent says of the GPU that is there now."""
+        """Kill the process: it would remove what the agent publishes about a new GPU."""
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
@@ -132,24 +132,24 @@ class Leaving:
 
 
 def main() -> None:
-    root, port, leave, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
-    for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container is not ended by them otherwise
+    root, port, cleanup_command, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
+    for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container ignores them otherwise
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
-        _say(f"no NVIDIA GPU on this node: resting, and looking again every {LOOK_EVERY_S:g} s")
-        listening, leaving = listen(port) if port else None, Leaving(leave)
+        _log(f"no NVIDIA GPU on this node: resting, and checking again every {CHECK_EVERY_S:g} s")
+        listening, cleanup = listen(port) if port else None, Cleanup(cleanup_command)
         while (found := gpu_evidence(root)) is None:
-            leaving.poll()
+            cleanup.poll()
             if listening is None:
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(CHECK_EVERY_S)
             else:
-                answer(listening, time.monotonic() + LOOK_EVERY_S)
-        leaving.end()
-        _say(f"there is a GPU now: {found}")
+                answer(listening, time.monotonic() + CHECK_EVERY_S)
+        cleanup.end()
+        _log(f"found a GPU: {found}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

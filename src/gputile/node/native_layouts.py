@@ -1,8 +1,8 @@
-"""Describes once the layouts that the C code of native/ and gputile's Python read of each other.
+"""Defines the binary layouts and constants that the C code of native/ and gputile's Python share.
 
-Python takes its ``struct`` formats and constants from here. `make layouts` writes native/base/layouts.h and the
-simulated driver's header: the same structures in C, each with assertions on its size and on where its fields are, and
-the same constants. All numbers are little-endian, as on every processor that gputile's library is built for.
+Python uses the ``struct`` formats of this module. `make layouts` writes native/base/layouts.h and the header of the
+simulated driver: the same structures in C, with assertions on their sizes and offsets, and the same constants. All
+numbers are little-endian, as on every processor for which the library is built.
 """
 
 import struct
@@ -16,15 +16,15 @@ MOST_GPUS: Final = request.MOST_SHARED_GPUS
 UUID_SIZE: Final = 64
 """A GPU's UUID with the zero at its end, in bytes."""
 
-# The limits file is lines of words between single blanks: its name and version, what follows in any order, its end.
+# The limits file has lines of words: its name and version, then the following ones in any order, then its end.
 LIMITS_NAME: Final = "gputile"
 LIMITS_VERSION: Final = "1"
 LIMITS_GPU: Final = "card"
-"""Before a GPU's UUID, its MiB and its percent of time."""
+"""Followed by a GPU's UUID, its MiB and its percent of time."""
 LIMITS_OVERHEAD: Final = "overhead"
-"""Before the most MiB that contexts and modules are charged to a process on a GPU."""
+"""Followed by the most MiB that a process is charged for contexts and modules on a GPU."""
 LIMITS_SOCKET: Final = "turn"
-"""Before the path of the arbiter's socket."""
+"""Followed by the path of the arbiter's socket."""
 LIMITS_END: Final = "end"
 LIMITS_MOST_BYTES: Final = 8192
 SOCKET_PATH_SIZE: Final = 108
@@ -34,24 +34,23 @@ USAGE_VERSION: Final = 1
 USAGE_MAGIC: Final = 0x65747067
 USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
-"""How many processes of a container may use GPUs at the same time."""
+"""The most processes of a container that use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
-"""The size of the file in which they count. Bytes behind its end are only ever locked: one for the whole file, then one
-for each slot."""
+"""The size of the file. Bytes beyond its end are only locked: one for the whole file, then one for each slot."""
 USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 
 ARBITER_VERSION: Final = 1
 
-# The share file is lines of words likewise.
+# The share file has lines of words, too.
 SHARE_FIRST_LINE: Final = "gputile-share 1"
 SHARE_QUANTUM: Final = "quantum"
-"""Before the microseconds that a turn lasts."""
+"""Followed by the microseconds that a turn lasts."""
 SHARE_GPU: Final = "card"
-"""Before a GPU's UUID and the part of its time that the container is sure of."""
+"""Followed by a GPU's UUID and the guaranteed part of its time."""
 SHARE_END: Final = "end"
 SHARE_WHOLE: Final = 1_000_000
-"""The parts of a GPU's time in which shares are told."""
+"""All of a GPU's time; shares are parts of this number."""
 
 SIMULATED_MAGIC: Final = 0x64756366
 SIMULATED_MOST_GPUS: Final = 8
@@ -63,10 +62,7 @@ RESERVED: Final = "reserved"
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a structure: ``rows`` of ``count`` values of one type, and what they mean if the name does not say it.
-
-    ``type`` is a letter of ``struct`` for a number, or a structure.
-    """
+    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``, or a structure."""
 
     name: str
     type: "str | Layout"
@@ -85,7 +81,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """A structure that C and Python share. It has no padding but the fields that are there for it."""
+    """A structure that C and Python share, without implicit padding."""
 
     name: str
     fields: tuple[Field, ...]
@@ -104,15 +100,15 @@ class Layout:
 
     @property
     def struct(self) -> struct.Struct:
-        """Its format for Python: bytes are one value, other numbers a value each, what is reserved is none.
+        """The format for Python: bytes are one value, other numbers a value each; reserved fields have no value.
 
         Raises:
-            ValueError: it has structures inside.
+            ValueError: it contains structures.
         """
         letters = []
         for field in self.fields:
             if isinstance(field.type, Layout):
-                raise ValueError(f"{self.name} has structures inside")
+                raise ValueError(f"{self.name} contains structures")
             if field.name == RESERVED:
                 letters.append(f"{field.size}x")
             else:

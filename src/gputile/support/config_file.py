@@ -1,4 +1,4 @@
-"""Reads a component's configuration file, and follows it while the component runs."""
+"""Reads a component's configuration file, and reloads it when it changes."""
 
 import asyncio
 import logging
@@ -13,15 +13,15 @@ from gputile.support.yaml_loader import DocumentError, load_document
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
+RELOAD_EVERY_S = 5.0
 MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 
 
 class ConfigFile:
-    """The configuration in force: the last valid one that the file had, followed while a component runs (U9).
+    """The configuration in force: the last valid content of the file (U9).
 
-    Without a ``path`` it stays ``current`` for ever. ``problem`` says why the file's content is not in force, None
-    where it is. ``changed`` is called with each configuration that replaces the one before.
+    Without a ``path`` it never changes. ``problem`` is the reason if the file's content is not in force, None if it is.
+    ``changed`` is called with each new configuration.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class ConfigFile:
         self.problem: str | None = None
         self._path = path
         self._changed = changed
-        self._content: bytes | None = None  # what was read last
+        self._content: bytes | None = None  # as last read
 
-    async def run(self, every: float = LOOK_EVERY_S) -> None:
+    async def run(self, every: float = RELOAD_EVERY_S) -> None:
         """Poll the file until cancelled; return at once if there is none."""
         while self._path is not None:
             await asyncio.sleep(every)
-            await self.look()
+            await self.reload()
 
-    async def look(self) -> None:
-        """Apply the file if it has changed and is valid. An invalid one is logged once."""
+    async def reload(self) -> None:
+        """Apply the file if it has changed and is valid. An invalid file is logged once."""
         if self._path is None:
             return
         try:
@@ -50,7 +50,7 @@ class ConfigFile:
             self._content = content
             document = await asyncio.to_thread(parse, content)
             if document is None and self.current != Configuration():
-                raise ConfigurationError("it is empty")  # whoever wants the defaults writes one of them
+                raise ConfigurationError("it is empty")  # to get the defaults, one of them has to be written
             found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
             self._content = None
@@ -75,7 +75,7 @@ def read(path: Path) -> Configuration:
     """Return the configuration in the file.
 
     Raises:
-        ConfigurationError: it cannot be read, is no YAML, or is not valid.
+        ConfigurationError: it cannot be read, is not YAML, or is not valid.
     """
     try:
         return load_configuration(parse(read_bounded(path, MOST_BYTES)))
@@ -84,10 +84,10 @@ def read(path: Path) -> Configuration:
 
 
 def parse(content: str | bytes) -> Any:
-    """Return what a configuration's text holds, which is still to be checked.
+    """Parse a configuration's text; the value is not validated.
 
     Raises:
-        ConfigurationError: it is no YAML.
+        ConfigurationError: it is not YAML.
     """
     try:
         return load_document(content)

@@ -1,4 +1,4 @@
-"""Writes files so that others can read them meanwhile, and reads whatever stands in their place."""
+"""Reads files of bounded size without blocking on pipes or devices, and replaces files atomically."""
 
 import errno
 import os
@@ -10,17 +10,17 @@ from gputile.api.quantity import MIB
 
 
 class UnusableFileError(OSError):
-    """What stands in a file's place is no regular file, or longer than it may be; the text says which."""
+    """The path is not a regular file, or the file is too large."""
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """Return what is in a file, a pipe or a device that somebody named; it may have ``most`` bytes, whole MiB.
+    """Return the content of a file, pipe or device of at most ``most`` bytes (whole MiB).
 
-    A shell makes a pipe of ``<(...)``, which is read to its end. One that nobody has opened to write is not waited for.
+    A pipe, such as a shell's ``<(...)``, is read to its end. A pipe without a writer is an error.
 
     Raises:
-        OSError: it is not there, cannot be read, or is larger; ``strerror`` says it in words.
-        ValueError: ``path`` cannot be the name of a file.
+        OSError: it does not exist, cannot be read, or is too large; ``strerror`` is the message.
+        ValueError: ``path`` is not a valid file name.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
         os.set_blocking(file.fileno(), True)
@@ -29,12 +29,12 @@ def read_bounded(path: str | Path, most: int) -> bytes:
     if found.st_size > most or len(content) > most:
         raise UnusableFileError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
     if not content and stat.S_ISFIFO(found.st_mode):
-        raise UnusableFileError(errno.EAGAIN, "it is a pipe that nobody writes to", str(path))
+        raise UnusableFileError(errno.EAGAIN, "it is a pipe without a writer", str(path))
     return content
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Return at most ``most`` bytes, in pieces: a single read allocates ``most`` bytes, however small the file is."""
+    """Return at most ``most`` bytes, read in pieces: one read would allocate ``most`` bytes even for a small file."""
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):
         pieces.append(piece)
@@ -43,17 +43,17 @@ def _read(file: BinaryIO, most: int) -> bytes:
 
 
 def read_whole(path: Path, most: int) -> bytes:
-    """Return what is in a regular file of at most ``most`` bytes; a pipe or a device in its place is not waited for.
+    """Return the content of a regular file of at most ``most`` bytes.
 
     Raises:
-        UnusableFileError: it is something else, or longer.
-        OSError: it is not there, or cannot be read.
+        UnusableFileError: it is not a regular file, or is too large.
+        OSError: it does not exist, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise UnusableFileError(f"{path} is no regular file")
+            raise UnusableFileError(f"{path} is not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
             content = b"" if found.st_size > most else _read(file, most + 1)
         if found.st_size > most or len(content) > most:
@@ -64,17 +64,17 @@ def read_whole(path: Path, most: int) -> bytes:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that whoever reads it finds all of it, or what was there before; it gets ``mode`` whatever umask.
+    """Replace a file atomically, with ``mode`` regardless of the umask.
 
     Raises:
-        OSError: it cannot be written; what was there before is left as it was.
+        OSError: it cannot be written; an existing file is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb", opener=_own) as file:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb", opener=_private) as file:
         file.write(content)
-    beside.chmod(mode)
-    beside.replace(path)
+    temporary.chmod(mode)
+    temporary.replace(path)
 
 
-def _own(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # nobody else reads it before it has its mode
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # private until it has its final mode

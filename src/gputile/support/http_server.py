@@ -1,9 +1,9 @@
-"""Serves HTTP/1.1 with aiohttp, within bounds that no client can exceed.
+"""Serves HTTP/1.1 with aiohttp, with limits that no client can exceed.
 
-aiohttp bounds a request's line and each header, the number of headers, the requests that wait on a connection, and the
-time that a connection may be idle or leave a head unfinished. What it leaves open is bounded here: the size of a whole
-head and of what is sent ahead, the time and the memory of bodies, the time of sending an answer, and the number of
-connections, which count from the moment they are accepted, before any handshake.
+aiohttp limits the request line, each header and their number, the pipelined requests of a connection, and the time that
+a connection may be idle or send headers. This module limits the rest: the total size of the headers and of pipelined
+data, the time and memory of request bodies, the time to send a response, and the number of connections, counted from
+their acceptance, before a TLS handshake.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-ANY_ADDRESS: Final = ""  # the kubelet and Prometheus ask at the pod's address
-LARGEST_HEAD: Final = 64 * 1024  # of a head, of what follows a body's last piece, or of what is sent ahead
-MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that one reader reads at the same time
+ANY_ADDRESS: Final = ""  # the kubelet and Prometheus connect to the pod's address
+LARGEST_HEAD: Final = 64 * 1024  # bytes of the headers, of trailers, or of pipelined data
+MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that a reader reads concurrently
 BODY_SECONDS: Final = 5.0
-SEND_SECONDS: Final = 30.0  # for a client to take an answer
-_READ_AHEAD: Final = 64 * 1024  # of a body, before reading from the connection pauses
-_LINGER_SECONDS: Final = 1.0  # for a client to read why its body was refused, before the connection ends
-_PAUSE_SECONDS: Final = 0.1  # after a connection could not be accepted, as when the process has too many open files
+SEND_SECONDS: Final = 30.0  # to send a response
+_READ_AHEAD: Final = 64 * 1024  # buffered bytes of a body at which reading from the connection pauses
+_LINGER_SECONDS: Final = 1.0  # for a client to read why its body was refused, before the connection is closed
+_PAUSE_SECONDS: Final = 0.1  # after a connection could not be accepted, for example for lack of file descriptors
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The number of open connections, and seconds: of an idle one, of a TLS handshake, and of the answers at the end.
+    """Limits of a server: open connections, and seconds of idle connections, TLS handshakes and a graceful stop.
 
-    Go's HTTP client closes an idle connection after 90 s; the server must not close it before.
+    Go's HTTP client closes an idle connection after 90 s; the server must not close it earlier.
     """
 
     connections: int = 512
@@ -55,7 +55,7 @@ STANDARD_LIMITS: Final = ServerLimits()
 
 
 class ServerConnection(web.RequestHandler):
-    """An accepted connection, whose handshake may not have begun yet."""
+    """An accepted connection, possibly before its TLS handshake."""
 
     def __init__(self, server: "Server", requests: web.Server, accepted: socket.socket, host: str) -> None:
         self.loop = asyncio.get_running_loop()
@@ -63,10 +63,10 @@ class ServerConnection(web.RequestHandler):
             requests,
             loop=self.loop,
             keepalive_timeout=server.limits.idle_seconds,
-            access_log=None,  # type: ignore[arg-type]  # as documented, None for none
+            access_log=None,  # type: ignore[arg-type]  # None disables it, as documented
             lingering_time=_LINGER_SECONDS,
             read_bufsize=_READ_AHEAD,
-            auto_decompress=False,  # a small body would become a large one
+            auto_decompress=False,  # a small body could become very large
         )
         self.server = server
         self.accepted = accepted
@@ -75,19 +75,18 @@ class ServerConnection(web.RequestHandler):
         self.answering: asyncio.Task[object] | None = None
         self.since = self.loop.time()  # when it was accepted, or its last request began or ended
         self.has_asked = False
-        self._content: StreamReader | None = None  # the body of the last request that a handler has begun to answer
+        self._content: StreamReader | None = None  # the body of the latest request that a handler has received
         self._content_read = 0
-        self._unread = 0  # bytes that have come since a request began or its body went on
-        self._head_ended = False  # the next request's, whose handler has not begun
+        self._unread = 0  # bytes received since the request began or its body last grew
+        self._head_ended = False  # of the next request, which no handler has received yet
         self._last = b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Make room for another connection."""
         super().connection_lost(exc)
         self.server.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come; end the connection if it is too much that is no body."""
+        """Parse received data; abort the connection if headers or pipelined data are too large."""
         self._unread += len(data)
         content = self._content
         if content is None or content.is_eof():
@@ -98,7 +97,7 @@ class ServerConnection(web.RequestHandler):
             self._content_read, self._unread = content.total_bytes, 0
         is_body = self._head_ended and self.answering is None
         if self._unread > LARGEST_HEAD and not is_body and self.transport is not None:
-            log.debug("%s sends more than a request may have", self.host)
+            log.debug("%s sends too large headers or too much pipelined data", self.host)
             self.transport.abort()
 
     def request_begins(self, request: web.BaseRequest) -> None:
@@ -116,7 +115,7 @@ class ServerConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP without an entry in the log: clients could fill it."""
+        """Answer malformed requests without a log entry, since clients could fill the log."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
         answer = web.Response(status=400, text=f"{message}\n", headers={"Server": "gputile"})
@@ -128,13 +127,13 @@ class ServerConnection(web.RequestHandler):
             self.answering.cancel()
         if self.transport is not None:
             self.transport.abort()
-        else:  # so a handshake fails: uvloop leaves the socket open if it is cancelled
+        else:  # makes the handshake fail; uvloop would leave the socket open after a cancellation
             with contextlib.suppress(OSError):
                 self.accepted.shutdown(socket.SHUT_RDWR)
 
 
 class Server:
-    """Answers with ``handler`` on a port that is bound before it begins; ``option`` is what asked for the port."""
+    """Serves ``handler`` on a port that is bound in advance; ``option`` is the command-line option of the port."""
 
     def __init__(
         self, handler: Handler, option: str, host: str, port: int, limits: ServerLimits = STANDARD_LIMITS
@@ -142,78 +141,79 @@ class Server:
         self._handler = handler
         self._option, self._host, self._port = option, host, port
         self.limits = limits
-        self._held: socket.socket  # while ``holding``
+        self._socket: socket.socket  # within ``bound``
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self.connections: set[ServerConnection] = set()
 
     @property
     def port(self) -> int:
-        """The port that is held, also where any free one was asked for."""
-        port: int = self._held.getsockname()[1]
+        """The bound port, also if port 0 was requested."""
+        port: int = self._socket.getsockname()[1]
         return port
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        """Hold the port, whether anybody answers already or not.
+    def bound(self) -> Iterator[None]:
+        """Bind the port within the context.
 
         Raises:
-            PortError: it cannot be opened.
+            PortError: it cannot be bound.
         """
-        with bind_port(self._option, self._host, self._port) as self._held:
+        with bind_port(self._option, self._host, self._port) as self._socket:
             yield
 
     def listen(self) -> None:
-        """Let clients connect to the port that is held; they wait for ``answer``."""
-        self._held.listen(2048)
+        """Let clients connect. Their requests wait for ``answer``."""
+        self._socket.listen(2048)
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         self._tls = context
 
     def stop(self) -> None:
-        """Take no new connection, finish the answers that have begun, and return from ``answer``."""
+        """Stop accepting connections; ``answer`` finishes the requests in progress and returns."""
         self._stopping.set()
 
     async def answer(self) -> None:
-        """Answer on the port that is held, until ``stop``; if cancelled, end all connections at once."""
+        """Serve until ``stop``; if cancelled, abort all connections."""
         self.listen()
-        self._held.setblocking(False)
+        self._socket.setblocking(False)
         requests = web.Server(self._respond)
-        accepting = asyncio.create_task(self._accept(self._held, requests))
+        accepting = asyncio.create_task(self._accept(self._socket, requests))
         try:
             await self._stopping.wait()
             accepting.cancel()
-            self._held.close()
+            self._socket.close()
             async with asyncio.timeout(self.limits.answer_seconds):
-                # Only then: a connection that aiohttp shuts down reads no further, also if half a body is there.
+                # Only afterwards: once aiohttp shuts a connection down, it does not read the rest of a body.
                 begun = [each.answering for each in self.connections if each.answering is not None]
                 await asyncio.gather(*begun, return_exceptions=True)
                 for each in requests.connections:
                     each.close()
                 await requests.shutdown()
         except TimeoutError:
-            log.warning("answers were not finished within %g s", self.limits.answer_seconds)
+            log.warning("requests were aborted that took longer than %g s to finish", self.limits.answer_seconds)
         finally:
             accepting.cancel()
             for connection in list(self.connections):
                 connection.end()
 
-    async def _accept(self, held: socket.socket, requests: web.Server) -> None:
-        """Accept connections: asyncio's own server would not count those whose handshake is not over."""
+    async def _accept(self, listener: socket.socket, requests: web.Server) -> None:
+        """Accept connections; asyncio's server would not count those in a handshake."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, address = await loop.sock_accept(held)
+                accepted, address = await loop.sock_accept(listener)
             except OSError as error:
-                log.warning("a connection was not accepted: %s", error)
+                log.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Begin with a connection. If there are too many, close that of the busiest host that is missed least.
+        """Start a connection. If there are too many, close one of the host that has the most.
 
-        So neither connections on which nothing is asked nor a client that asks on very many keep out others.
+        Connections without requests are closed first, then the longest idle ones. So neither idle connections nor a
+        client with very many of them lock out others.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -228,7 +228,7 @@ class Server:
         self.connections.add(new)
 
     async def _open(self, connection: ServerConnection) -> None:
-        """Shake hands; from then on aiohttp reads requests."""
+        """Perform the TLS handshake; then aiohttp reads requests."""
         loop, tls = asyncio.get_running_loop(), self._tls
         wait = self.limits.handshake_seconds if tls else None
         try:
@@ -236,7 +236,7 @@ class Server:
                 lambda: connection, connection.accepted, ssl=tls, ssl_handshake_timeout=wait
             )
         except OSError as error:
-            log.debug("a connection came to nothing: %s", error)
+            log.debug("a connection failed: %s", error)
 
     def _opened(self, connection: ServerConnection, _: object) -> None:
         if connection.transport is None:
@@ -250,7 +250,7 @@ class Server:
         try:
             answer = await self._handler(request)
             if not answer.prepared:
-                answer.headers["Server"] = "gputile"  # rather than the versions of Python and aiohttp
+                answer.headers["Server"] = "gputile"  # instead of the versions of Python and aiohttp
             try:
                 async with asyncio.timeout(SEND_SECONDS):
                     await answer.prepare(request)
@@ -263,29 +263,29 @@ class Server:
 
 
 @contextlib.contextmanager
-def holding(*servers: Server) -> Iterator[None]:
-    """Hold the ports of all these servers.
+def bound_ports(*servers: Server) -> Iterator[None]:
+    """Bind the ports of the servers within the context.
 
     Raises:
-        PortError: one of the ports cannot be opened.
+        PortError: one of the ports cannot be bound.
     """
     with contextlib.ExitStack() as stack:
         for server in servers:
-            stack.enter_context(server.holding())
+            stack.enter_context(server.bound())
         yield
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that answers each path by a method and a handler; HEAD is answered like GET."""
+    """Return a handler that dispatches by path; each route has a method and a handler. HEAD is served like GET."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         found = routes.get(request.path)
         if found is None:
-            return web.Response(status=404, text="there is nothing here")
+            return web.Response(status=404, text="not found")
         method, handler = found
         if request.method == method or (request.method == "HEAD" and method == "GET"):
             return await handler(request)
-        return web.Response(status=405, text=f"{request.path} is asked by {method}", headers={"Allow": method})
+        return web.Response(status=405, text=f"{request.path} allows {method} only", headers={"Allow": method})
 
     return answer
 
@@ -293,7 +293,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not ready, None if it is."""
+    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not ready, or None."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")
@@ -310,7 +310,7 @@ def monitoring_routes(
 
 
 class BodyRefused(Exception):
-    """The body is not read on; ``status`` is the HTTP status that says so."""
+    """The rest of the body is not read; ``status`` is the HTTP status of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -318,25 +318,25 @@ class BodyRefused(Exception):
 
 
 class BodyReader:
-    """Counts the bytes of all bodies that are being read. If they are too many, the largest is given up.
+    """Limits the memory of all bodies that are being read. Above the limit the largest ones are aborted.
 
-    So large bodies that come slowly cannot keep out the small ones of others. ``largest`` is how many bytes one may
-    have, ``most`` how many all together, ``seconds`` how long one may take to come.
+    So large, slow bodies cannot lock out small ones. ``largest`` is the limit of one body and ``most`` of all together,
+    in bytes; ``seconds`` is the time limit of one body.
     """
 
     def __init__(self, largest: int, *, most: int = MOST_BODY_BYTES, seconds: float = BODY_SECONDS) -> None:
         self._largest = largest
         self._most = most
         self._seconds = seconds
-        self._sizes: dict[asyncio.Timeout, int] = {}  # of each body, by what ends its reading
-        self._given_up: set[asyncio.Timeout] = set()
-        self.held = 0
+        self._sizes: dict[asyncio.Timeout, int] = {}  # of each body, by the timeout of its reading
+        self._aborted: set[asyncio.Timeout] = set()
+        self.total = 0  # bytes
 
     async def body(self, request: web.BaseRequest) -> bytes:
         """Return the body.
 
         Raises:
-            BodyRefused: it is too large, too slow, too much with the others, or the client went away.
+            BodyRefused: it is too large or too slow, all bodies together are too large, or the client disconnected.
         """
         parts: list[bytes] = []
         limit = asyncio.timeout(self._seconds)
@@ -345,37 +345,37 @@ class BodyReader:
             async with limit:
                 async for part in request.content.iter_any():
                     self._sizes[limit] += len(part)
-                    self.held += len(part)
+                    self.total += len(part)
                     if self._sizes[limit] > self._largest:
                         raise BodyRefused(413, f"the body has more than {self._largest} bytes")
-                    if self.held > self._most:
-                        self._make_room()
-                    if limit in self._given_up:
-                        raise _too_much()
+                    if self.total > self._most:
+                        self._abort_largest()
+                    if limit in self._aborted:
+                        raise _overloaded()
                     parts.append(part)
         except TimeoutError:
-            if limit in self._given_up:
-                raise _too_much() from None
-            raise BodyRefused(408, f"the body did not come within {self._seconds:g} s") from None
+            if limit in self._aborted:
+                raise _overloaded() from None
+            raise BodyRefused(408, f"the body was not received within {self._seconds:g} s") from None
         except (OSError, web.RequestPayloadError) as error:
             raise BodyRefused(400, "the body was cut off") from error
         finally:
-            self.held -= self._sizes.pop(limit)
-            self._given_up.discard(limit)
+            self.total -= self._sizes.pop(limit)
+            self._aborted.discard(limit)
         return b"".join(parts)
 
-    def _make_room(self) -> None:
-        """Give up the largest bodies until the others are not too much."""
-        going = [limit for limit in self._sizes if limit not in self._given_up]
+    def _abort_largest(self) -> None:
+        """Abort the largest bodies until the others fit."""
+        going = [limit for limit in self._sizes if limit not in self._aborted]
         left = sum(self._sizes[limit] for limit in going)
         going.sort(key=self._sizes.__getitem__)
         while left > self._most:
-            worst = going.pop()  # of equal ones the latest
+            worst = going.pop()  # the latest of equal ones
             left -= self._sizes[worst]
-            self._given_up.add(worst)
+            self._aborted.add(worst)
             if not worst.expired():
                 worst.reschedule(asyncio.get_running_loop().time())
 
 
-def _too_much() -> BodyRefused:
-    return BodyRefused(503, "too much is being read at the same time; try again")
+def _overloaded() -> BodyRefused:
+    return BodyRefused(503, "too many large requests at the same time; try again")

@@ -1,4 +1,4 @@
-"""Binds ports before anything else begins, and reloads TLS files that others renew."""
+"""Binds ports before a component starts its work, and reloads TLS files when they are renewed."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class PortError(Exception):
-    """A port cannot be opened; the text says which option asked for it, why not, and what helps."""
+    """A port cannot be bound; the text gives the reason and the option that selects the port."""
 
     def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
         address = f"{host} port {port}" if host else f"port {port}"
@@ -21,40 +21,40 @@ class PortError(Exception):
 
 
 def bind_port(option: str, host: str, port: int) -> socket.socket:
-    """Return a socket that has ``port`` of ``host``, and does not listen yet; ``option`` is what asked for it.
+    """Return a socket that is bound and does not listen yet; ``option`` is the command-line option of the port.
 
-    A ``host`` of "" is every address, IPv6 too: pods of some clusters have no other.
+    A ``host`` of "" is every address, also of IPv6: pods of some clusters have IPv6 only.
 
     Raises:
-        PortError: it cannot be opened.
+        PortError: it cannot be bound.
     """
-    is_of_both = not host and socket.has_dualstack_ipv6()
-    held = socket.socket(socket.AF_INET6 if is_of_both or ":" in host else socket.AF_INET)
+    is_dual_stack = not host and socket.has_dualstack_ipv6()
+    bound = socket.socket(socket.AF_INET6 if is_dual_stack or ":" in host else socket.AF_INET)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_of_both:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.bind((host, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_dual_stack:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((host, port))
     except OSError as error:
-        held.close()
+        bound.close()
         raise PortError(option, host, port, error) from error
-    return held
+    return bound
 
 
 class UnusableTls(Exception):
-    """The files cannot be read, or have no certificate with its key."""
+    """The files cannot be read, or have no matching certificate and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The server's certificate and key, and the authority that clients' certificates must come from."""
+    """The server's certificate and key, and the CA of client certificates if these are required."""
 
     certificate: Path
     key: Path
     client_authority: Path | None = None
 
     def content(self) -> tuple[bytes, ...]:
-        """Return what is in the files.
+        """Return the content of the files.
 
         Raises:
             UnusableTls: one of them cannot be read.
@@ -66,10 +66,10 @@ class TlsFiles:
             raise UnusableTls(f"{error.filename}: {error.strerror}") from error
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS settings of a server with these files.
+        """Return a server's TLS settings with these files.
 
         Raises:
-            UnusableTls: one of them cannot be read, or cannot be used.
+            UnusableTls: one of them cannot be read or used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -81,16 +81,16 @@ class TlsFiles:
             try:
                 context.load_verify_locations(self.client_authority)
             except OSError as error:
-                raise UnusableTls(f"{self.client_authority}: no certificate of an authority: {error}") from error
+                raise UnusableTls(f"{self.client_authority}: not a CA certificate: {error}") from error
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 
 class TlsReloader:
-    """Reloads the files; ``changed`` gets the new settings. Invalid files leave the previous settings in force.
+    """Reloads the files when they change, and calls ``changed`` with the new settings. Invalid files are ignored.
 
     Raises:
-        UnusableTls: the files cannot be read, or cannot be used, from the start.
+        UnusableTls: the files cannot be read or used at the start.
     """
 
     def __init__(self, files: TlsFiles, changed: Callable[[ssl.SSLContext], None]) -> None:
@@ -103,10 +103,10 @@ class TlsReloader:
     async def run(self, seconds: float) -> NoReturn:
         while True:
             await asyncio.sleep(seconds)
-            self.look()
+            self.reload()
 
-    def look(self) -> None:
-        """Reload what has changed. Certificate and key may be written one after the other: the next call sees both."""
+    def reload(self) -> None:
+        """Reload the files if they have changed. If only one of certificate and key is new, the next call has both."""
         try:
             content = self._files.content()
             if content != self._content:

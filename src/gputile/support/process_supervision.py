@@ -1,4 +1,4 @@
-"""Keeps processes running: it restarts them after growing pauses, and ends them within a time."""
+"""Restarts processes with an exponential back-off, and stops them within a time limit."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,9 @@ log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """The pauses between one run of a process and the next: ``first`` doubled each time, up to ``longest``, in seconds.
+    """Restarts a process after a pause: ``first`` seconds, doubled for each restart, up to ``longest``.
 
-    A run of more than ``steady_after`` seconds was a good one, after which the pause is ``first`` again. ``name`` is
-    what the log calls the process.
+    After a run of more than ``steady_after`` seconds the pause is ``first`` again. ``name`` is the process in the log.
     """
 
     def __init__(self, name: str, *, first: float, longest: float, steady_after: float) -> None:
@@ -25,8 +24,8 @@ class Restarts:
         self._pause = first
         self._started = 0.0
 
-    async def keep(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process again whenever it ends; ``run`` returns how it ended."""
+    async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
+        """Run a process, and again when it ends; ``run`` returns how it ended."""
         while True:
             self.start()
             try:
@@ -39,25 +38,23 @@ class Restarts:
         self._started = asyncio.get_running_loop().time()
 
     async def wait(self, ended: str) -> None:
-        """Wait before the next run; ``ended`` says how this one ended."""
+        """Sleep before the next run; ``ended`` is how this one ended, for the log."""
         steady = asyncio.get_running_loop().time() - self._started > self._steady_after
         self._pause = self._first if steady else min(2 * self._pause, self._longest)
-        log.error("%s %s; again in %s s", self._name, ended, self._pause)
+        log.error("%s %s; restarting in %s s", self._name, ended, self._pause)
         await asyncio.sleep(self._pause)
 
 
 class RunningProcess(Protocol):
-    """A process that can be waited for, whoever started it."""
+    """A process that can be waited for and killed."""
 
-    async def wait(self) -> object:
-        """Return when it has ended."""
+    async def wait(self) -> object: ...
 
-    def kill(self) -> None:
-        """End it by force."""
+    def kill(self) -> None: ...
 
 
 async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """``ask`` a process to end, end it by force after so many seconds, and return when it has ended."""
+    """Stop a process with ``ask``, kill it after ``within`` seconds, and return when it has ended."""
     ask()
     try:
         async with asyncio.timeout(within):
@@ -69,9 +66,9 @@ async def end(process: RunningProcess, ask: Callable[[], None], within: float) -
 
 
 def reap_orphans() -> None:
-    """Reap every child that has ended: in a container, orphans of what process 1 started are children of process 1.
+    """Reap all ended children. In a container, orphans become children of process 1.
 
-    To be called while nobody waits for the exit status of a child.
+    It must not be called while a task waits for the exit status of a child.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

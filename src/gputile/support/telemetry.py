@@ -1,4 +1,4 @@
-"""Sets up components' logs and metric registries, and measures the delay of the event loop."""
+"""Sets up logging and metric registries, and measures the lag of the event loop."""
 
 import asyncio
 import logging
@@ -20,27 +20,27 @@ Values = Callable[[], Iterable[tuple[str, float]]]
 
 
 class MetricsRegistry(CollectorRegistry):
-    """The metrics of one component: a fixed number of series, whatever the size of the cluster."""
+    """The metrics of one component. The number of series must not grow with the cluster."""
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a number that is computed when it is read."""
+        """Export a gauge; ``value`` is called for each scrape."""
         Gauge(name, text, registry=self).set_function(value)
 
     def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a count that somebody else keeps; ``_total`` is appended to the name."""
+        """Export a counter; ``value`` is called for each scrape. ``_total`` is appended to the name."""
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
     def labelled(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a number for each value of a label, computed when they are read."""
+        """Export a gauge for each value of a label; ``values`` is called for each scrape."""
         self.register(_Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values)))
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a count for each value of a label, which somebody else keeps; ``_total`` is appended to the name."""
+        """Export a counter for each value of a label, as ``labelled``. ``_total`` is appended to the name."""
         self.register(_Computed(lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)))
 
 
 class _Computed(Collector):
-    """One metric, whose values are computed when they are read: numbers, each with the values of the labels."""
+    """A metric whose values are computed for each scrape: label values, and a number."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ def _of_one_label(values: Values) -> Callable[[], Iterable[tuple[Sequence[str], 
 
 
 class LoopLag:
-    """Keeps ``gputile_<component>_event_loop_lag_seconds``, a histogram, for as long as ``run`` runs.
+    """Measures ``gputile_<component>_event_loop_lag_seconds``, a histogram, while ``run`` runs.
 
-    ``seconds`` is to be registered where the component's metrics are.
+    The caller registers ``seconds`` with the component's metrics.
     """
 
     def __init__(self, component: str, *, every: float = MEASURE_LAG_EVERY_S) -> None:
         self._every = every
         self.seconds = Histogram(
             f"gputile_{component}_event_loop_lag_seconds",
-            "How late a timer of the event loop ran, seconds; above 0.05 something holds up all answers.",
+            "Delay of timers of the event loop, seconds. Above 0.05, a task blocks all others.",
             buckets=_LAG_BUCKETS,
             registry=None,
         )

@@ -1,8 +1,7 @@
-"""Reads YAML and JSON that nobody has checked into plain Python values.
+"""Parses untrusted YAML and JSON into plain Python values.
 
-PyYAML parses; its resolver is told what scalars are for Kubernetes (sigs.k8s.io/yaml). What is ambiguous, dangerous or
-too large is refused with its line: a key that is written twice, deep nesting, and aliases that would make gigabytes of
-a few lines.
+PyYAML parses, and resolves scalars as Kubernetes does (sigs.k8s.io/yaml). Ambiguous, dangerous or too large documents
+are refused with the line: duplicate keys, deep nesting, and aliases that expand to gigabytes.
 """
 
 import json
@@ -17,7 +16,7 @@ import yaml
 
 DEEPEST = 100
 MOST_VALUES = 5_000_000
-_SHALLOW: Final = 10_000  # characters, which cannot nest so deeply that a stack overflows
+_SHALLOW: Final = 10_000  # characters; a shorter text cannot nest deep enough to overflow the stack
 _TOO_DEEP: Final = f"it is nested deeper than {DEEPEST} levels"
 _OBJECT: Final = re.compile(r"\s*(?={)")
 _DOCUMENT: Final = re.compile(r"^(?=---)", re.MULTILINE)
@@ -31,16 +30,16 @@ _INFINITE: Final = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
 
 class DocumentError(ValueError):
-    """The text is not YAML or JSON of the kind that manifests are written in; says where and why."""
+    """The text is not valid YAML or JSON of a manifest; the message says where and why."""
 
 
 def load_documents(text: str) -> Iterator[Any]:
     """Yield the value of each document in ``text``; an empty document is None.
 
-    As for kubectl, each line that begins with "---" begins a document, and JSON objects stand one behind the other.
+    As for kubectl, a line that begins with "---" begins a document, and JSON objects may follow each other.
 
     Raises:
-        DocumentError: the text cannot be read, or is larger or deeper than a manifest may be.
+        DocumentError: the text cannot be parsed, or is too large or too deep for a manifest.
     """
     text = text.removeprefix("\ufeff")
     end = 0
@@ -48,7 +47,9 @@ def load_documents(text: str) -> Iterator[Any]:
         yield value
         end = behind
     if end and not re.match(r"\s*(\Z|^---)", text[end:], re.MULTILINE):
-        raise DocumentError(f"line {_line(text, end)}: what follows a JSON object is no other, and no line of ---")
+        raise DocumentError(
+            f"line {_line(text, end)}: only another JSON object or a line of --- may follow a JSON object"
+        )
     before = _line(text, end) - 1
     for document in _DOCUMENT.split(text[end:]):
         value = _load_yaml(document, before)
@@ -61,7 +62,7 @@ def load_document(content: str | bytes) -> Any:
     """Return the value of the one document in ``content``; an empty file is None.
 
     Raises:
-        DocumentError: as of ``load_documents``, or it is no UTF-8 text, or there are several documents.
+        DocumentError: as for ``load_documents``, or it is not UTF-8 text, or there are several documents.
     """
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -74,7 +75,7 @@ def load_document(content: str | bytes) -> Any:
 
 
 def why_no_text(error: UnicodeDecodeError, encoding: str = "UTF-8") -> str:
-    """Say why what was read is no text in an encoding."""
+    """Return why the content is not text in an encoding."""
     if error.object.startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: unpack it first"
     return f"it is not {encoding} text: {error.reason} at byte {error.start}"
@@ -86,7 +87,7 @@ def _line(text: str, position: int) -> int:
 
 # -- JSON
 def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
-    """Yield each object at the beginning of ``text`` that is JSON, and where it ends."""
+    """Yield each JSON object at the beginning of ``text``, and the position of its end."""
     end, has_surrogates = 0, "\\ud" in text.lower()
     while found := _OBJECT.match(text, end):
         try:
@@ -94,7 +95,7 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
             if has_surrogates:
                 json.dumps(value, ensure_ascii=False).encode()
         except json.JSONDecodeError:
-            return  # YAML in flow style begins with a bracket too
+            return  # it may be YAML in flow style
         except UnicodeEncodeError:
             raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
         except RecursionError:
@@ -123,10 +124,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | float:
-    """Return a number as JSON in Go has it: an integer where it has no fraction."""
+    """Return a number as Go's JSON does: an integer if it has no fraction."""
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no finite number")
+        raise ValueError(f"{number} is not a finite number")
     return int(number) if number.is_integer() and abs(number) < 1e21 else number
 
 
@@ -139,7 +140,7 @@ class _Loader(yaml.CSafeLoader):
 
 
 def add_kubernetes_scalars(class_: type[yaml.resolver.BaseResolver]) -> None:
-    """Have a loader or a dumper take texts without quotes for what they are for Kubernetes."""
+    """Make a loader or dumper resolve plain scalars as Kubernetes does."""
     for tag, form, beginnings in (
         ("null", "|~|null|Null|NULL", ["", *"~nN"]),
         ("bool", _BOOLEAN, list("yYnNtTfFoO")),
@@ -154,7 +155,7 @@ add_kubernetes_scalars(_Loader)
 
 
 def _load_yaml(text: str, before: int) -> Any:
-    """Return the value of one document; ``before`` lines stand before it."""
+    """Return the value of one document; ``before`` is the number of lines before it."""
     try:
         if len(text) > _SHALLOW:
             _refuse_deep_events(text)
@@ -168,7 +169,7 @@ def _load_yaml(text: str, before: int) -> Any:
 
 
 def _refuse_deep_events(text: str) -> None:
-    """Walk the parser's events first: libyaml's composer calls itself for each level, and overflows the stack."""
+    """Refuse deep nesting by the parser's events: libyaml's composer is recursive, and overflows the stack."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -180,9 +181,9 @@ def _refuse_deep_events(text: str) -> None:
 
 
 def _value(node: yaml.Node, depth: int, values: "count[int]") -> Any:
-    """Return what a node stands for; ``values`` counts nodes, those of an alias each time it stands somewhere."""
+    """Return the value of a node; ``values`` counts nodes, those of an alias for each use."""
     if next(values) > MOST_VALUES:
-        raise _error(f"it has more than {MOST_VALUES} values, aliases counted as what they stand for", node)
+        raise _error(f"it has more than {MOST_VALUES} values, with aliases expanded", node)
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     if depth == DEEPEST:
@@ -232,7 +233,7 @@ def _yaml_integer(text: str) -> int:
 
 def _yaml_float(text: str) -> int | float | str:
     if re.fullmatch(_INFINITE, text):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     text = text.replace("_", "")
     return text if math.isinf(float(text)) else _number(text)  # 12e45678 is a commit
 

@@ -16,8 +16,9 @@ from tests.e2e.pods.cluster import GPUTILE_IMAGE, PodCluster, is_ready
 from tests.localcluster.gputile_image import EPOCH, REFERENCE, ROOT
 
 GPUTILE = Path(sys.executable).with_name("gputile")
-# Everything that can be switched on without other software.
-VALUES = {"gpuMemoryUnit": "128MiB", "networkPolicies.enabled": True}
+# Everything that can be switched on without other software. The pods request little CPU: on a busy machine an answer of
+# the webhook takes seconds.
+VALUES = {"gpuMemoryUnit": "128MiB", "networkPolicies.enabled": True, "webhook.timeoutSeconds": 30}
 COMPONENTS = {"agent": 2, "controller": 2, "scheduler": 2, "webhook": 2}  # on two nodes
 DEPLOYED_WITHIN_S = 600
 _COMPONENT = "app.kubernetes.io/component"

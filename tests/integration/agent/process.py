@@ -18,8 +18,8 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import RESOURCE_SLICES_PATH
 from gputile.api.well_known import MODE_LABEL, Mode
-from gputile.core.devices.gpu_health import Health
 from gputile.kube.objects import Applied, Deleted, WatchEvent
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE

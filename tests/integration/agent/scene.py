@@ -14,16 +14,16 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent, Host
-from gputile.node.agent.answers import VISIBLE_DEVICES
+from gputile.node.agent.allocation import VISIBLE_DEVICES
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.link import NodeLock, to_gateway
-from gputile.node.nvml.gpu_monitor import Observation
+from gputile.node.nvml.gpu_health import Health
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.conftest import HANGS_S
 from tests.fakes.agentcluster import NODE, FakeCluster
@@ -42,7 +42,7 @@ async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class FixedMonitor:
+class FixedMonitor(GpuMonitor):
     """Sees the machine that the test sets."""
 
     def __init__(self, seen: Observation) -> None:

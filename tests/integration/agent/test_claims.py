@@ -28,7 +28,8 @@ async def carry(method: str, resource: str, body: bytes) -> bytes:
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[ClaimsPlugin]:
     plugin = ClaimsPlugin(directory, carry)
-    await plugin.serve(b"well")
+    plugin.set_health(b"well")
+    await plugin.reconcile()
     try:
         yield plugin
     finally:
@@ -76,18 +77,18 @@ async def test_health_is_told_to_those_who_listen_when_it_changes(short: Path, m
         heard = aiter(stream(b""))
         async with asyncio.timeout(HANGS_S):
             assert await anext(heard) == b"well"
-            await plugin.serve(b"well")
-            await plugin.serve(b"sick")
+            plugin.set_health(b"well")
+            plugin.set_health(b"sick")
             assert await anext(heard) == b"sick"
 
 
 async def test_a_socket_that_somebody_removed_is_there_again_under_another_name(short: Path) -> None:
     async with serving(short) as plugin:
         (before,) = sockets(short)
-        await plugin.reconcile(in_charge=True)
+        await plugin.reconcile()
         assert sockets(short) == [before]
         before.unlink()
-        await plugin.reconcile(in_charge=True)
+        await plugin.reconcile()
         (after,) = sockets(short)
         assert after != before
 
@@ -98,15 +99,15 @@ async def test_what_a_dead_gateway_has_left_is_removed(short: Path) -> None:
         assert [path.name for path in sockets(short) if "dead" in path.name] == []
 
 
-async def test_a_gateway_that_is_not_in_charge_any_more_is_forgotten_by_the_kubelet(short: Path) -> None:
+async def test_a_node_without_claims_is_forgotten_by_the_kubelet(short: Path) -> None:
     async with serving(short) as plugin:
-        await plugin.reconcile(in_charge=False)
-        assert sockets(short) == []
-        await plugin.reconcile(in_charge=True)
+        plugin.set_health(None)
+        await plugin.reconcile()
         assert sockets(short) == []
 
 
 async def test_a_directory_that_is_not_there_ends_nothing(short: Path) -> None:
     async with serving(short / "none") as plugin:
-        await plugin.reconcile(in_charge=True)
-        await plugin.serve(None)
+        await plugin.reconcile()
+        plugin.set_health(None)
+        await plugin.reconcile()

@@ -62,7 +62,7 @@ async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch
     def refuse(claim: NodeLock) -> None:
         raise OSError("the disk is read-only")
 
-    monkeypatch.setattr(NodeLock, "take", refuse)
+    monkeypatch.setattr(NodeLock, "acquire", refuse)
 
     async with scene(short, "share") as here:
         async with asyncio.timeout(HANGS_S):
@@ -74,8 +74,8 @@ async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch
 async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AWAY_FOR_S", 0.3)
-    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(gateway, "AGENT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(registration, "RECONCILE_EVERY_S", 0.05)
 
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
@@ -91,7 +91,7 @@ async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
 @pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "QUIET_FOR_S", 0.2)
+    monkeypatch.setattr(gateway, "SILENCE_TIMEOUT_S", 0.2)
 
     async with scene(short, "share") as here:
         async with asyncio.timeout(HANGS_S):
@@ -105,7 +105,7 @@ async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
 ) -> None:
     """Otherwise nobody would serve the node."""
     monkeypatch.setattr(gateway, "ABANDONED_AFTER_S", 0.3)
-    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(registration, "RECONCILE_EVERY_S", 0.05)
 
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
@@ -130,8 +130,8 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plugin is there meanwhile, and the kubelet is asked again."""
-    monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 0.2)
-    monkeypatch.setattr(registration, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(registration, "RECONCILE_EVERY_S", 0.05)
     callers: list[asyncio.StreamWriter] = []
     asked_thrice = asyncio.Event()
 
@@ -143,28 +143,34 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     directory = short / "dp"
     directory.mkdir()
     silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
-    registered = asyncio.Event()
-    registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
-    await registrar.advertise((GPU_MEMORY,), {GPU_MEMORY: b""})
-    task = asyncio.create_task(registrar.run())
+    registrar = Registrar(directory, nobody)
+    registrar.advertise((GPU_MEMORY,), {GPU_MEMORY: b""})
+
+    async def keep_registered() -> None:
+        while not registrar.registered:
+            await registrar.reconcile()
+            await asyncio.sleep(registrar.pause)
+
+    registered = asyncio.create_task(keep_registered())
     try:
         async with asyncio.timeout(HANGS_S):
             await asked_thrice.wait()
         assert list(directory.glob("gputile-gpu-mem-*.sock"))
-        assert not registered.is_set()
+        assert not registered.done()
         silent.close()
         for writer in callers:
             writer.close()
         (directory / KUBELET_SOCKET).unlink(missing_ok=True)
         kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
-        monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 10.0)  # this one answers, however busy the machine
+        monkeypatch.setattr(registration, "REGISTER_TIMEOUT_S", 10.0)  # this one answers, however busy the machine
         await kubelet.start({})
         async with asyncio.timeout(HANGS_S):
-            await registered.wait()
+            await registered
         await kubelet.kill()
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        registered.cancel()
+        await asyncio.gather(registered, return_exceptions=True)
+        await registrar.stop()
 
 
 def sockets(directory: Path) -> list[Path]:

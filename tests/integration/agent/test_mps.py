@@ -17,8 +17,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent import mps
-from gputile.node.agent.answers import daemon_name
-from gputile.node.agent.mps import LOGS
+from gputile.node.agent.mps import LOGS, daemon_name
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene

@@ -10,8 +10,8 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
-from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
+from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
@@ -33,7 +33,7 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
         registry = here.agent.metrics.registry
-        assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
+        assert registry.get_sample_value("gputile_agent_allocations_corrected_total") == len(corrected)
         assert here.failed == {}
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.connection import ARRIVAL_COST, ContainerConnection
-from gputile.node.arbiter.message_queue import AT_ONCE, SHARED, SURE, WINDOW_S, MessageQueue
+from gputile.node.arbiter.connection import CONNECTION_COST, ContainerConnection
+from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S, MessageQueue
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.server import Arbiter
 from tests.conftest import HANGS_S
@@ -79,13 +79,13 @@ class Recorder(Arbiter):
         self.handled = {"bad": 0, "good": 0}
         self.left: list[str] = []
 
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
+    def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
         self.handled[Path(allocation).name] += 1
-        return super().said(allocation, member, uuid, message)
+        return super().handle(allocation, member, uuid, message)
 
-    def gone(self, allocation: str, member: int) -> None:
+    def disconnected(self, allocation: str, member: int) -> None:
         self.left.append(Path(allocation).name)
-        super().gone(allocation, member)
+        super().disconnected(allocation, member)
 
     def serve(self, directory: Path, *names: str) -> list[Path]:
         for name in names:
@@ -143,7 +143,7 @@ async def test_a_flood_from_many_connections_gets_no_more_than_there_is_in_each_
                 await take_turn(peer)
                 await asyncio.sleep(0.01)
         windows = (loop.time() - begin) / WINDOW_S + 1
-        assert arbiter.handled["bad"] <= (SURE // 2 + SHARED + 2 * AT_ONCE) * windows
+        assert arbiter.handled["bad"] <= (GUARANTEED // 2 + SHARED + 2 * AT_ONCE) * windows
     arbiter.close()
     peer.close()
 
@@ -168,7 +168,7 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
                 time.sleep(0.02)
             greeted, seconds = loop.communicate("\n", HANGS_S)[0].split()
             windows = float(seconds) / WINDOW_S + 1
-            assert 0 < int(greeted) * ARRIVAL_COST <= (SURE // 2 + SHARED + 2 * ARRIVAL_COST) * windows
+            assert 0 < int(greeted) * CONNECTION_COST <= (GUARANTEED // 2 + SHARED + 2 * CONNECTION_COST) * windows
 
 
 @pytest.mark.anyio
@@ -184,14 +184,14 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
     connection.pause()
     there.sendall(MINE * 100)
-    connection.end_if_gone()
+    connection.close_if_hung_up()
     await asyncio.sleep(0.01)
     assert arbiter.left == []
     there.close()
     await asyncio.sleep(0.01)
     assert arbiter.left == [], "nobody looks"
-    connection.end_if_gone()
-    assert connection.whole == 0
+    connection.close_if_hung_up()
+    assert connection.pending == 0
     await asyncio.sleep(0.01)
     assert arbiter.left == ["one"]
     arbiter.close()

@@ -13,7 +13,6 @@ import pytest
 
 from gputile.cli.commands.selftest import WORK
 from tests.unit.cli.programs import arguments
-from tests.unit.tools.replay.traces import TIMED, write_trace
 
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
 MOMENT_S = 0.001  # so that who waits leaves the processor to what is waited for
@@ -57,7 +56,7 @@ def interrupted(words: list[str], after: float, *, group: bool, number: int = si
         except subprocess.TimeoutExpired:
             while process.poll() is None and has(process.pid, "SigIgn", number):
                 time.sleep(MOMENT_S)  # as a shell's background jobs begin
-            if not words or words[0] not in ("selftest", "replay"):
+            if not words or words[0] != "selftest":
                 while process.poll() is None and has(process.pid, "SigCgt", number):
                     time.sleep(MOMENT_S)  # Python itself is still starting, and has its own way
             with suppress(ProcessLookupError):  # it has just ended
@@ -85,19 +84,6 @@ def test_at_any_moment(silent: str, tmp_path: Path, words: str) -> None:
         assert "Traceback" not in said
         assert status in (0, *ENDED)
         assert said == "" or status == 0
-
-
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, False)])
-def test_workers_of_a_replay_end_with_it(tmp_path: Path, number: int, group: bool) -> None:
-    pods = "".join(f"p{i},1000,1,1,600,{i},{i + 9}\n" for i in range(3000))
-    trace = write_trace(tmp_path)
-    (trace / "openb_pod_list_tiny.csv").write_text(TIMED.format(pods))
-    words = ["replay", "--trace", str(trace), "--scenario", "departures", "--jobs", "2"]
-    for after in (1.0, 2.5):
-        status, said = interrupted(words, after, group=group, number=number)
-        assert "Traceback" not in said
-        assert number == signal.SIGKILL or "leaked" not in said
-        assert status in (0, -number, 128 + number)
 
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])

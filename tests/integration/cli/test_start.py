@@ -87,9 +87,9 @@ def test_bash_completes_with_the_script_that_it_is_given(tmp_path: Path) -> None
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = """
         source <(_GPUTILE_COMPLETE=source_bash gputile)
-        COMP_WORDS=(gputile replay --policy "b") COMP_CWORD=3
+        COMP_WORDS=(gputile simulate --compare "b") COMP_CWORD=3
         $(complete -p gputile | sed 's/.*-F \\([^ ]*\\) .*/\\1/') gputile
         printf '%s\\n' "${COMPREPLY[@]}"
     """
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout.split(), done.stderr) == (["bestfit", "binpack"], "")
+    assert (done.stdout.split(), done.stderr) == (["binpack"], "")

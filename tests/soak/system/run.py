@@ -223,10 +223,11 @@ class Run:
     def _at_the_end(self, system: System) -> None:
         """With all pods gone, nobody holds anything, and nobody has grown."""
         self.say("all pods are over; what is left")
-        wanted = {f"gputile_ledger_{name}": 0.0 for name in ("bookings", "unconfirmed", "overallocated_gpus")}
+        wanted = {f"gputile_ledger_{name}": 0.0 for name in ("bookings", "unconfirmed_bindings", "overallocated_gpus")}
         for name in EXTENDERS:
             self._settles(f"the ledger of {name} is empty", partial(_metrics, system, name, wanted))
-        kept = {"gputile_controller_gangs_waiting": 0.0, "gputile_controller_places_kept": 0.0}
+        kept = {"gputile_controller_reserved_pods": 0.0}
+        kept["gputile_controller_gangs_waiting_since_timestamp_seconds"] = 0.0
         for name in CONTROLLERS:
             self._settles(f"{name} keeps nothing", partial(_metrics, system, name, kept))
         judge = NodeJudge(system.real, system.state)

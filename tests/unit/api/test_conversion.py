@@ -106,7 +106,7 @@ def test_every_mistake_is_named() -> None:
 def test_what_is_no_json_says_so() -> None:
     for text, says in (
         (b"{", "it is not JSON: Input data was truncated"),
-        (b" ", "it is empty, and no JSON"),
+        (b" ", "it is empty, not JSON"),
         (b"x", r"it is not JSON: invalid character \(byte 0\)"),
         (b"01", "it is not JSON"),
         (b'"\xff"', "UTF-8"),

@@ -93,6 +93,12 @@ def test_a_value_that_is_none_is_told_in_plain_words(words: list[str], said: str
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize("words", [[], ["explain"]])
+def test_help_as_a_command(words: list[str]) -> None:
+    said, wanted = CliRunner().invoke(app, ["help", *words]), CliRunner().invoke(app, [*words, "--help"])
+    assert (said.exit_code, said.stdout) == (0, wanted.stdout)
+
+
 def test_helps_show_what_an_option_takes_in_words() -> None:
     """Not the name of its type: <str>, <int range>."""
     for command, option in options():

@@ -1,12 +1,10 @@
 """Requests for many objects, several at once, and updates between them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gputile.controlplane.controller.rounds import UpdateQueue
-from gputile.controlplane.event_loop import AT_ONCE, several_at_once, taking_turns
+from gputile.controlplane.event_loop import AT_ONCE, several_at_once
 
 
 class Answers:
@@ -39,31 +37,3 @@ async def test_nothing_more_is_asked_where_nothing_is_answered() -> None:
     answers = Answers(refused=set(range(1000)))
     assert sorted(await several_at_once(range(1000), answers)) == list(range(1000))
     assert len(answers.asked) < 3 * AT_ONCE
-
-
-@pytest.mark.anyio
-async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
-    async def scene() -> list[str]:
-        intake, seen = UpdateQueue(), []
-
-        def news(text: str, steps: int = 1) -> Callable[[], Awaitable[None]]:
-            async def update() -> None:
-                async for i in taking_turns(range(steps)):
-                    seen.append(f"{text}{i}")
-
-            return update
-
-        taking = asyncio.create_task(intake.run())
-        async with intake.paused():
-            intake.put(news("a", 3))
-            intake.put(news("b"))
-            for _ in range(5):
-                await asyncio.sleep(0)
-            seen.append("quiet")
-        await intake.drained()
-        intake.put(news("c"))
-        await intake.drained()
-        taking.cancel()
-        return seen
-
-    assert await scene() == ["quiet", "a0", "a1", "a2", "b0", "c0"]

@@ -1,4 +1,4 @@
-"""What is known of bound pods goes with them, and budgets count their evictions as kube-scheduler does."""
+"""What is known of bound pods goes with them, and budgets count their evictions as the API server does."""
 
 from typing import Any
 
@@ -79,47 +79,24 @@ def uids(*numbers: int) -> list[str]:
     return [f"uid-p{i}" for i in numbers]
 
 
-@pytest.mark.parametrize(
-    ("found", "violations"),
-    [
-        (budget(0), 3),
-        (budget(1), 2),
-        (budget(5), 0),
-        (budget(0, None), 0),
-        (budget(0, {}), 0),
-        (budget(0, {"matchExpressions": [{"key": "app", "operator": "Exists"}]}), 3),
-        (budget(0, namespace="other"), 0),
-        (budget(0, disrupted={"p1": "2026-01-01T00:00:00Z"}), 2),
-        (budget(0, {"matchLabels": {"app": "y"}}), 0),
-    ],
-)
-def test_what_counts(found: PodDisruptionBudget, violations: int) -> None:
-    assert budgets_of(found).violations([], uids(0, 1, 2)) == violations
-
-
-def test_what_leaves_first_uses_the_budget_up_and_is_counted_by_kube_scheduler() -> None:
-    budgets = budgets_of(budget(2))
-    assert budgets.violations(uids(0, 1), uids(2, 3)) == 2
-    assert budgets.violations(uids(0), uids(2, 3)) == 1
-
-
-def test_a_pod_that_violates_two_budgets_counts_once() -> None:
-    assert budgets_of(budget(0), budget(0, name="c")).violations([], uids(0)) == 1
+def over(budgets: EvictablePods, *numbers: int) -> list[str]:
+    """Return the pods that no budget lets go after the others before them."""
+    return EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(*numbers))
 
 
 def test_budgets_and_pods_come_and_go() -> None:
     budgets = budgets_of(budget(0), p1={})
-    assert budgets.violations([], uids(0, 1, 99)) == 1, "a pod without labels is in no budget"
+    assert over(budgets, 0, 1, 99) == uids(0), "a pod without labels is in no budget"
     budgets.budget_event(UnreadableObject("default", "b", "u", "nonsense"))
-    assert budgets.violations([], uids(0)) == 1
+    assert over(budgets, 0) == uids(0)
     budgets.budget_event(Replaced([], [UnreadableObject("default", "b", "u", "nonsense")]))
-    assert budgets.violations([], uids(0)) == 1, "the last word stands"
+    assert over(budgets, 0) == uids(0), "the last word stands"
     budgets.budget_event(Deleted(budget(0)))
-    assert budgets.violations([], uids(0)) == 0
+    assert over(budgets, 0) == []
     budgets.budget_event(Applied(budget(0)))
-    assert budgets.violations([], uids(0)) == 1
+    assert over(budgets, 0) == uids(0)
     budgets.pod_deleted("uid-p0")
-    assert budgets.violations([], uids(0)) == 0
+    assert over(budgets, 0) == []
 
 
 @pytest.mark.anyio
@@ -148,19 +125,19 @@ async def test_what_preempt_adds_counts_b5() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "deleted", "over"),
+    ("phase", "deleted", "guards"),
     [("Running", None, True), ("Pending", None, False), ("Running", "2030-01-01T00:00:00Z", False)],
 )
-def test_no_budget_guards_a_pod_that_does_not_run_yet_or_leaves(phase: str, deleted: str | None, over: bool) -> None:
+def test_no_budget_guards_a_pod_that_does_not_run_yet_or_leaves(phase: str, deleted: str | None, guards: bool) -> None:
     """As ``canIgnorePDB`` of the API server's eviction."""
     budgets, pod = budgets_of(budget(0), pods=0), held("p0")
     pod.status.phase, pod.metadata.deletion_timestamp = phase, deleted
     budgets.pod_applied(pod)
-    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if over else [])
+    assert over(budgets, 0) == (uids(0) if guards else [])
 
 
 @pytest.mark.parametrize(
-    ("found", "over"),
+    ("found", "expected"),
     [
         ([budget(0)], [0, 1]),
         ([budget(1)], [1]),
@@ -170,12 +147,13 @@ def test_no_budget_guards_a_pod_that_does_not_run_yet_or_leaves(phase: str, dele
         ([budget(5), budget(5, name="c")], [0, 1]),
         ([budget(5), budget(5, {}, name="c")], [0, 1]),
         ([budget(0, {}, namespace="other")], []),
+        ([budget(0, disrupted={"p1": "2026-01-01T00:00:00Z"})], [0]),
+        ([budget(0, {"matchExpressions": [{"key": "app", "operator": "Exists"}]})], [0, 1]),
     ],
 )
-def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], over: list[int]) -> None:
+def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], expected: list[int]) -> None:
     """Its getPodDisruptionBudgets: an empty selector selects all, and no pod of several budgets is evicted."""
-    rules = EvictionRules({}, {}, budget=budgets_of(*found, p2={}).budget)
-    assert rules.over_budget(uids(0, 1, 2)) == uids(*over)
+    assert over(budgets_of(*found, p2={}), 0, 1, 2) == uids(*expected)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +178,9 @@ def test_a_pod_that_is_not_ready(policy: str, healthy: int, desired: int, ready:
     pod.status = msgspec.structs.replace(msgspec.convert(status, PodStatus))  # a copy says the same
     budgets = budgets_of(found, pods=0)
     budgets.pod_applied(pod)
-    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if guarded else [])
+    assert over(budgets, 0) == (uids(0) if guarded else [])
     budgets.budget_event(Applied(budget(5, {}, name="c")))
-    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == uids(0)
+    assert over(budgets, 0) == uids(0)
 
 
 def test_pods_of_a_namespace_with_very_many_budgets_are_guarded() -> None:

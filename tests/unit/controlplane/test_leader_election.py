@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gputile.controlplane import leader_election
-from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NotReady, SoleReplica
+from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import AnswerLost, KubeError
 from gputile.kube.lease import LeaseHolder, LeaseState
@@ -207,7 +207,7 @@ async def test_without_a_lease_the_first_call_fences_and_lists() -> None:
         if len(fenced) == 1:
             raise AnswerLost("timed out")
 
-    election = SoleReplica(refresh)
+    election = LeaderElection(NoLease(), refresh)
     gate = LeaderGate(election, lambda: 0.0)
     with pytest.raises(NotReady, match="timed out"):
         await gate.admit()

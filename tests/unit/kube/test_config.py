@@ -166,14 +166,14 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
             {},
             ": certificate-authority-data: must be base64",
         ),
-        ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, ": certificate-authority-data: no PEM"),
+        ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, ": certificate-authority-data: not usable"),
         ({"server": "https://a", "certificate-authority": "/absent"}, {}, r"authority \(/absent\): No such file"),
-        ({"server": "https://a"}, {"client-certificate-data": "aGk="}, "client-key-data: no PEM that can be used"),
+        ({"server": "https://a"}, {"client-certificate-data": "aGk="}, "client-key-data: not usable as PEM"),
         ({"server": "https://a"}, {"client-certificate": "/absent"}, r"client-key \(/absent\): No such file"),
         ({"server": "https://a", "proxy-url": "socks5://a:1"}, {}, "proxy-url of cluster 'c' is '.*', not a URL such"),
         ({"server": "https://a"}, {"exec": {"apiVersion": V1, "command": 5}}, "command"),
         ({"server": "https://a"}, {"tokenFile": "absent"}, "cannot read the token file"),
-        ({"server": "https://a"}, {"token": "a\r\nX: y"}, "one line of ASCII"),
+        ({"server": "https://a"}, {"token": "a\r\nX: y"}, "one line of printable ASCII"),
     ],
 )
 @pytest.mark.anyio
@@ -191,7 +191,7 @@ def test_a_key_with_a_pass_phrase_does_not_ask_the_terminal(tmp_path: Path) -> N
     encrypted = serialization.BestAvailableEncryption(b"secret")
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
     (tmp_path / "locked").write_bytes(key.private_bytes(*form))
-    with pytest.raises(ConfigError, match=r"client-key \(.*locked\): the key is protected by a pass phrase"):
+    with pytest.raises(ConfigError, match=r"client-key \(.*locked\): the key is protected by a passphrase"):
         load(tmp_path, document({"client-certificate": str(pair.certificate), "client-key": "locked"}))
 
 
@@ -235,7 +235,7 @@ async def test_an_exec_plugin_gives_a_token_that_is_kept_until_it_expires_or_is_
     first = await access.credentials.current()
     assert first.authorization == "Bearer t"
     assert await access.credentials.current() is first
-    assert access.credentials.refused(first)
+    assert access.credentials.invalidate(first)
     assert await access.credentials.current() is not first
     runs = (tmp_path / "told").read_text().splitlines()
     assert len(runs) == 2
@@ -273,7 +273,7 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "given", "code", "why"),
     [
-        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, answer(token="t"), 0, "speaks"),
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, answer(token="t"), 0, "uses"),
         ({"interactiveMode": "Always"}, answer(token="t"), 0, "terminal"),
         ({"command": "./absent", "installHint": "install it"}, answer(token="t"), 0, "install it"),
         ({}, answer(token="t"), 3, "status 3"),

@@ -143,11 +143,11 @@ def key(namespace: str, number: int) -> EventKey:
 
 
 def put(buffer: EventBuffer, namespace: str, number: int) -> None:
-    buffer.put(key(namespace, number), START, 0.0, "none fits")
+    buffer.add(key(namespace, number), START, 0.0, "none fits")
 
 
 def taken(buffer: EventBuffer, count: int) -> list[tuple[str, str]]:
-    found = [buffer.take()[0] for _ in range(count)]
+    found = [buffer.pop()[0] for _ in range(count)]
     return [(each.about.namespace, each.about.name) for each in found]
 
 
@@ -168,8 +168,8 @@ def test_what_could_not_be_sent_is_next_of_its_namespace_after_those_of_others()
     for namespace in ("a", "b"):
         for number in (1, 2):
             put(buffer, namespace, number)
-    failed, occurrences = buffer.take()
-    buffer.put_back(failed, occurrences)
+    failed, occurrences = buffer.pop()
+    buffer.requeue(failed, occurrences)
     assert len(buffer) == 4
     assert taken(buffer, 4) == [("b", "p1"), ("a", "p1"), ("b", "p2"), ("a", "p2")]
     assert not len(buffer)
@@ -178,15 +178,15 @@ def test_what_could_not_be_sent_is_next_of_its_namespace_after_those_of_others()
 def test_what_is_said_again_while_it_is_sent_counts_once() -> None:
     buffer = EventBuffer(10)
     put(buffer, "a", 1)
-    sending, occurrences = buffer.take()
+    sending, occurrences = buffer.pop()
     put(buffer, "a", 1)
-    buffer.put_back(sending, occurrences)
+    buffer.requeue(sending, occurrences)
     assert len(buffer) == 1
-    again, both = buffer.take()
+    again, both = buffer.pop()
     assert (again, both.count) == (sending, 2)
-    buffer.sent(again, both)
+    buffer.record_sent(again, both)
     put(buffer, "a", 1)
-    assert buffer.take()[1].count == 3
+    assert buffer.pop()[1].count == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)) | st.none()), st.integers(1, 6))
@@ -198,7 +198,7 @@ def test_there_are_never_more_than_may_wait(steps: list[tuple[str, int] | None],
             put(buffer, *step)
         elif len(buffer):
             before = len(buffer)
-            buffer.take()
+            buffer.pop()
             assert len(buffer) == before - 1
         assert len(buffer) <= capacity
     left = taken(buffer, len(buffer))

@@ -142,12 +142,12 @@ class Leases(RuleBasedStateMachine):
     @rule(i=REPLICAS)
     def finish_reading(self, i: int) -> None:
         if i in self.reads:
-            self.replicas[i].seen(self.reads.pop(i), self.now(i))
+            self.replicas[i].observe(self.reads.pop(i), self.now(i))
 
     @rule(i=REPLICAS)
     def start_to_write(self, i: int) -> None:
         if self.idle(i) and self.replicas[i].next_step(self.now(i)) is not LeaseStep.WAIT:
-            self.writes[i] = Write(self.replicas[i].wanted(), self.now(i))
+            self.writes[i] = Write(self.replicas[i].next_record(), self.now(i))
 
     @rule(i=REPLICAS)
     def start_to_release(self, i: int) -> None:
@@ -166,7 +166,7 @@ class Leases(RuleBasedStateMachine):
         if i in self.writes and self.writes[i].arrived:
             write = self.writes.pop(i)
             if write.stored:
-                self.replicas[i].written(write.stored, write.started, self.now(i))
+                self.replicas[i].record_write(write.stored, write.started, self.now(i))
 
     @rule(i=REPLICAS)
     def answer_is_lost(self, i: int) -> None:
@@ -232,10 +232,10 @@ TestDeletedLeases = DeletedLeases.TestCase
 def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, duration: float, vacated: bool) -> None:
     """Under the own name it is what the process before this one left behind."""
     mine = LeaseState("me", 15, 3)
-    mine.seen(LeaseRecord("1", holder, duration, uid="u"), 0.0)
+    mine.observe(LeaseRecord("1", holder, duration, uid="u"), 0.0)
     assert mine.next_step(15.0) is not LeaseStep.WAIT
     for now in (15.0, 16.0):
-        mine.written(replace(mine.wanted(), resource_version=str(now)), now, now)
+        mine.record_write(replace(mine.next_record(), resource_version=str(now)), now, now)
         assert mine.vacated is vacated
 
 
@@ -244,6 +244,6 @@ def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, duration: 
 def test_a_lease_that_was_not_released_is_taken_as_one_whose_holder_died(holder: str, duration: float) -> None:
     """Somebody may have written it by hand: the holder believes in its claim still, and for as long as it wrote."""
     mine = LeaseState("me", 15, 3)
-    mine.seen(LeaseRecord("1", holder, duration, uid="u"), 100.0)
+    mine.observe(LeaseRecord("1", holder, duration, uid="u"), 100.0)
     assert mine.next_step(114.9) is LeaseStep.WAIT
     assert mine.next_step(115.0) is LeaseStep.TAKE

@@ -136,12 +136,12 @@ async def test_whoever_waits_for_a_relist_learns_that_the_reflector_stopped() ->
 async def test_it_says_why_it_does_not_go_on_and_that_it_goes_on_again() -> None:
     async with in_world() as world, world.reflecting() as reflector:
         await until(lambda: world.server.count("watch") == 1)
-        assert reflector.trouble is None
+        assert reflector.last_error is None
         world.server.refused[PODS] = (403, "Forbidden")
         world.server.break_connections()
-        await until(lambda: "403 Forbidden" in str(reflector.trouble))
+        await until(lambda: "403 Forbidden" in str(reflector.last_error))
         world.server.refused.clear()
-        await until(lambda: reflector.trouble is None)
+        await until(lambda: reflector.last_error is None)
 
 
 @given(st.lists(st.binary(max_size=6).map(lambda data: data.replace(b"a", b"\n"))))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.idle import Leaving, gpu_evidence, listen
+from gputile.node.idle import Cleanup, gpu_evidence, listen
 from tests.conftest import HANGS_S
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
 from tests.localcluster.processes import children
@@ -57,14 +57,14 @@ def test_probes_reach_a_resting_agent_by_ipv4_and_by_ipv6() -> None:
 @pytest.mark.requirement("U11")
 def test_what_removes_an_agents_words_is_over_before_the_agent_speaks() -> None:
     """One that the API server holds up would remove what the agent has said since."""
-    leaving = Leaving(["/bin/sleep", "600"])
+    cleanup = Cleanup(["/bin/sleep", "600"])
     before = set(children(os.getpid()))
-    leaving.poll()
+    cleanup.poll()
     (begun,) = set(children(os.getpid())) - before
-    leaving.poll()
+    cleanup.poll()
     assert begun in children(os.getpid())
-    leaving.end()
+    cleanup.end()
     assert begun not in children(os.getpid())
     with pytest.raises(ChildProcessError):
         os.waitpid(begun, os.WNOHANG)
-    leaving.end()
+    cleanup.end()

@@ -55,7 +55,7 @@ async def test_an_emptied_file_puts_no_defaults_in_force(tmp_path: Path, text: s
     write(path, "gpuMemoryUnit: 128MiB")
     file = ConfigFile(path, read(path))
     write(path, text)
-    await file.look()
+    await file.reload()
     assert file.current.unit_mib == 128
     assert file.problem is not None
     assert "it is empty" in file.problem

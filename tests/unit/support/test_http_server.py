@@ -24,7 +24,7 @@ from gputile.support.http_server import (
     BodyRefused,
     Server,
     ServerLimits,
-    holding,
+    bound_ports,
     routed,
 )
 from gputile.support.listening import TlsFiles
@@ -70,7 +70,7 @@ async def serving(
     server = Server(app, "--port", "127.0.0.1", 0, limits)
     if tls is not None:
         server.use_tls(tls)
-    with holding(server):
+    with bound_ports(server):
         server.listen()
         task = asyncio.create_task(server.answer())
         try:
@@ -83,7 +83,7 @@ async def serving(
 @asynccontextmanager
 async def answering() -> AsyncIterator[tuple[Server, asyncio.Task[None]]]:
     server = Server(endless, "--port", "127.0.0.1", 0)
-    with holding(server):
+    with bound_ports(server):
         server.listen()
         task = asyncio.create_task(server.answer())
         yield server, task
@@ -401,16 +401,16 @@ async def test_a_body_has_a_largest_size_and_a_longest_time() -> None:
     reader = BodyReader(100, seconds=0.05)
     assert await refused(reader, sent("/", b"x" * 40, b"x" * 61)) == 413
     assert await refused(reader, sent("/", b"x" * 40, ends=False)) == 408
-    assert reader.held == 0
+    assert reader.total == 0
 
 
 async def test_all_together_have_a_most_and_the_largest_is_given_up() -> None:
     reader = BodyReader(100, most=150, seconds=60)
     slow = asyncio.create_task(refused(reader, sent("/", b"x" * 90, ends=False)))
-    await until(lambda: reader.held == 90)
+    await until(lambda: reader.total == 90)
     assert await reader.body(sent("/", b"x" * 80)) == b"x" * 80
     assert await slow == 503
-    assert reader.held == 0
+    assert reader.total == 0
 
 
 async def test_a_client_that_goes_in_the_middle_of_a_body_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -423,8 +423,8 @@ async def test_a_client_that_goes_in_the_middle_of_a_body_is_no_error(caplog: py
     async with client_of(answer) as client:
         _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(HEADERS + b"01234")
-        await until(lambda: reader.held == 5)
+        await until(lambda: reader.total == 5)
         writer.close()
         await until(lambda: bool(ends))
-    assert (ends, reader.held) == ([400], 0)
+    assert (ends, reader.total) == ([400], 0)
     assert not [each for each in caplog.records if each.levelname != "DEBUG"]

@@ -54,10 +54,10 @@ async def test_a_renewed_certificate_is_served_without_a_restart(
         reloader = TlsReloader(files, server.use_tls)
         assert await shown(port) == first.certificate
         files.certificate.write_bytes(second.certificate)  # its key is not there yet
-        reloader.look()
+        reloader.reload()
         assert await shown(port) == first.certificate
         files.key.write_bytes(second.key)
-        reloader.look()
+        reloader.reload()
         assert await shown(port) == second.certificate
 
 
@@ -79,13 +79,13 @@ async def test_what_cannot_be_used_is_told_once_and_changes_nothing(
     contexts: list[ssl.SSLContext] = []
     reloader = TlsReloader(files, contexts.append)
     damage(files)
-    reloader.look()
-    reloader.look()
+    reloader.reload()
+    reloader.reload()
     assert len(contexts) == 1
     assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 1
     write(files, pairs[1])
-    reloader.look()
-    reloader.look()
+    reloader.reload()
+    reloader.reload()
     assert len(contexts) == 2
 
 
@@ -107,7 +107,7 @@ async def test_clients_need_a_certificate_of_the_authority(
     context = TlsFiles(files.certificate, files.key, authority).context()
     assert context.verify_mode == ssl.CERT_REQUIRED
     authority.write_bytes(b"none")
-    with pytest.raises(UnusableTls, match=r"ca\.crt: no certificate of an authority"):
+    with pytest.raises(UnusableTls, match=r"ca\.crt: not a CA certificate"):
         TlsFiles(files.certificate, files.key, authority).context()
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 

@@ -31,7 +31,7 @@ async def test_pauses_grow_until_a_run_was_steady(
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(RuntimeError, match="over"):
-        await Restarts("it", first=1.0, longest=5.0, steady_after=60.0).keep(run)
+        await Restarts("it", first=1.0, longest=5.0, steady_after=60.0).supervise(run)
     assert pauses == [2.0, 4.0, 5.0, 5.0, 1.0, 2.0]
-    assert "it cannot be started: no more processes; again in 4.0 s" in caplog.text
-    assert "it steady; again in 1.0 s" in caplog.text
+    assert "it cannot be started: no more processes; restarting in 4.0 s" in caplog.text
+    assert "it steady; restarting in 1.0 s" in caplog.text

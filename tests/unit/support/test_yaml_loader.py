@@ -97,14 +97,14 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1
         ("1.5: 1\n", "line 1, column 1: a key must be a string: write it in quotes"),
         ("<<: 5\n", "<< takes a mapping"),
         ("a: \x00\n", "character #x0000"),
-        ('{"a": NaN}', "nan is no finite number"),
-        ('{"a": 1e400}', "inf is no finite number"),
-        ("a: 1\n---\nb: -.inf\n", "line 3, column 4: -.inf is no finite number"),
+        ('{"a": NaN}', "nan is not a finite number"),
+        ('{"a": 1e400}', "inf is not a finite number"),
+        ("a: 1\n---\nb: -.inf\n", "line 3, column 4: -.inf is not a finite number"),
         ('{"a": "\\ud800"}', "is not text"),
         ('{"a": ' + "9" * 5000 + "}", "digits"),
         ("a: " + "9" * 5000, "digits"),
         ("a: 1\n---\nb: 2\n...\nc: 3\n", "line 5, column 1: did not find expected <document start>"),
-        ('{"a": 1}\nb: 2\n', "line 1: what follows a JSON object is no other"),
+        ('{"a": 1}\nb: 2\n', "line 1: only another JSON object"),
     ],
 )
 def test_refused(text: str, message: str) -> None:

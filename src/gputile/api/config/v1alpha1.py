@@ -1,4 +1,4 @@
-"""Defines what the configuration may set, with defaults and validation (``gputile.io/v1alpha1``)."""
+"""Defines the configuration file with defaults and validation (``gputile.io/v1alpha1``)."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -23,29 +23,29 @@ class ConfigurationError(ValueError):
 
 
 class Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+    """A section of the file. An unknown field is an error, since it may be a typo."""
 
 
 class Trust(Section, frozen=True):
-    """Who may share a GPU that has no memory isolation."""
+    """Which pods may share a GPU without memory isolation."""
 
     by: Annotated[
         Literal["namespace", "cluster"],
         described(
-            "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of one group of "
-            "`trust.groups`; `cluster`, everybody."
+            "Which pods may share a GPU without isolation: `namespace`, those of one namespace or of one group of "
+            "`trust.groups`; `cluster`, all."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
-        described("Namespaces that trust each other, by a name of the group. A namespace is in one group at most."),
+        described("Namespaces that trust each other, by the name of their group. A namespace may be in one group."),
     ] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse a namespace of two groups.
+        """Check that each namespace is in at most one group.
 
         Raises:
-            ConfigurationError: there is one.
+            ConfigurationError: a namespace is in two groups.
         """
         seen: dict[str, str] = {}
         for group, namespaces in self.groups.items():
@@ -56,7 +56,7 @@ class Trust(Section, frozen=True):
                     )
 
     def group_of(self, namespace: str) -> str:
-        """Return the trust group of a namespace: itself, the name of its group, or "*" for everybody."""
+        """Return the trust group of a namespace: its name, ``group:`` and its group, or "*" for all namespaces."""
         if self.by == "cluster":
             return "*"
         for group, namespaces in self.groups.items():
@@ -66,9 +66,9 @@ class Trust(Section, frozen=True):
 
 
 class AdmissionConfiguration(Section, frozen=True):
-    """The admission webhook; ``gangs`` is whether gangs are planned at all."""
+    """The admission webhook; ``gangs`` enables the planning of gangs."""
 
-    trusted_users: Annotated[tuple[str, ...], described("The users of the API server that may write allocations.")] = (
+    trusted_users: Annotated[tuple[str, ...], described("Users of the API server that may write allocations.")] = (
         "system:serviceaccount:gputile:gputile-agent",
         "system:serviceaccount:gputile:gputile-controller",
         "system:serviceaccount:gputile:gputile-extender",
@@ -83,33 +83,33 @@ class AdmissionConfiguration(Section, frozen=True):
     isolation: Annotated[
         Literal["none", "memory"],
         described(
-            "What admission writes into GPU pods without `gputile.io/isolation`: `memory` keeps them off GPUs on which "
-            "memory is not limited."
+            "The default of `gputile.io/isolation` for GPU pods: `memory` keeps them off GPUs on which memory is not "
+            "limited."
         ),
     ] = "none"
 
 
 class Features(Section, frozen=True):
-    """What GPU nodes may be switched to; gangs, the third feature, are ``admission.gangs``."""
+    """The features that nodes may use. Gangs are enabled by ``admission.gangs``."""
 
     sharing: Annotated[
         bool,
-        described("Whether nodes may be switched to parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."),
+        described("Whether nodes may offer parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."),
     ] = True
-    topology: Annotated[bool, described("Whether nodes may be switched to the mode `topology`.")] = True
+    topology: Annotated[bool, described("Whether nodes may use the mode `topology`.")] = True
     claims: Annotated[
         bool,
-        described("Whether nodes may give their GPUs by ResourceClaims (the label `gputile.io/claims`)."),
+        described("Whether nodes may offer GPUs by ResourceClaims (the label `gputile.io/claims`)."),
     ] = False
 
 
 class GangConfiguration(Section, frozen=True):
-    """How gangs are planned; ``admission.gangs`` is whether they are."""
+    """The planning of gangs, which ``admission.gangs`` enables."""
 
     hold_seconds: Annotated[
         int,
         described(
-            "How long the GPUs of a planned gang are kept for it before its pods are planned again; 1 to 86400.",
+            "How long GPUs stay reserved for a planned gang before its pods are planned again; 1 to 86400.",
             ge=1,
             le=86400,
         ),
@@ -117,8 +117,8 @@ class GangConfiguration(Section, frozen=True):
     patience_seconds: Annotated[
         int,
         described(
-            "How long the first gang in the queue lets others go ahead before GPUs that become free are kept for it; "
-            "1 to 86400.",
+            "How long other gangs may pass the first gang in the queue. Then GPUs that become free are reserved for "
+            "it; 1 to 86400.",
             ge=1,
             le=86400,
         ),
@@ -126,9 +126,8 @@ class GangConfiguration(Section, frozen=True):
     keep_seconds: Annotated[
         int,
         described(
-            "How long GPUs are kept for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
-            "gang could ever start; 1 to 86400. GPUs that pods leave for one pod of higher priority are kept by "
-            "`preemption.keepSeconds`.",
+            "How long GPUs stay reserved for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
+            "gang could ever start; 1 to 86400. For a single pod that preempts, see `preemption.keepSeconds`.",
             ge=1,
             le=86400,
         ),
@@ -136,20 +135,20 @@ class GangConfiguration(Section, frozen=True):
 
 
 class PreemptionConfiguration(Section, frozen=True):
-    """Preemption of GPU pods where kube-scheduler finds no victims."""
+    """Preemption of GPU pods by priority."""
 
     enabled: Annotated[
         bool,
         described(
-            "Whether pods of lower priority are evicted for a pod or a gang that no GPUs have room for, and the GPUs "
-            "are kept for it."
+            "Whether pods of lower priority are evicted for a pod or gang that does not fit, and their GPUs are "
+            "reserved for it."
         ),
     ] = True
     keep_seconds: Annotated[
         int,
         described(
-            "How long the GPUs are kept for it at most, beyond the longest grace period of the pods that leave; 10 to "
-            "86400. GPUs that become free for a gang are kept by `gangs.keepSeconds`.",
+            "How long the GPUs stay reserved at most, after the longest grace period of the evicted pods; 10 to 86400. "
+            "For gangs, see `gangs.keepSeconds`.",
             ge=10,
             le=86400,
         ),
@@ -160,20 +159,20 @@ class PreemptionConfiguration(Section, frozen=True):
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}"
 _LABEL_VALUE = rf"({_LABEL_NAME})?"
-_MOST_OFFERED = 2**53  # what every reader of JSON keeps exactly
+_MOST_OFFERED = 2**53  # the largest integer that is exact in every JSON reader
 
 
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
     """The GPUs of one node of a type."""
 
-    count: Annotated[int, described("How many GPUs such a node has; 1 to 64.", ge=1, le=64)] = 1
+    count: Annotated[int, described("Number of GPUs of a node; 1 to 64.", ge=1, le=64)] = 1
     memory: Annotated[
         MemorySize, described("Memory of a GPU, as `nvidia-smi --query-gpu=memory.total` prints it: `23028MiB`.")
     ]
 
 
 class NodeTaint(Section, frozen=True, kw_only=True):
-    """A taint that the nodes of a type have, beside ``nvidia.com/gpu:NoSchedule``."""
+    """A taint of the nodes of a type, in addition to ``nvidia.com/gpu:NoSchedule``."""
 
     key: Annotated[str, described("The key of the taint.", min_length=1)]
     value: Annotated[str, described("Its value.")] = ""
@@ -188,8 +187,8 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
         matching(
             f"{_LABEL_KEY}={_LABEL_NAME}",
             "KEY=VALUE of a node label",
-            "The label, as `KEY=VALUE`, that the nodes of this type have and no others: the one by which the "
-            "provider or the autoscaler names their pool.",
+            "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the provider's label of "
+            "their node pool.",
         ),
     ]
     gpus: Annotated[NodeTypeGpus, described("The GPUs of one node.")]
@@ -199,64 +198,63 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
         ],
-        described("Further labels of the nodes that pods may select by."),
+        described("Further labels of the nodes that pods may select."),
     ] = msgspec.field(default_factory=dict)
-    taints: Annotated[tuple[NodeTaint, ...], described("Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")] = ()
+    taints: Annotated[tuple[NodeTaint, ...], described("Taints of the nodes beside `nvidia.com/gpu:NoSchedule`.")] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         described(
-            "What else one node offers to pods, by resource: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. CPU, "
-            "memory and ephemeral storage are taken to be enough unless they are named."
+            "Other resources that a node offers: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. CPU, memory and "
+            "ephemeral storage are assumed to suffice unless they are listed."
         ),
     ] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The key of the label."""
+        """The label's key."""
         return self.label.partition("=")[0]
 
     @property
     def value(self) -> str:
-        """The value of the label."""
+        """The label's value."""
         return self.label.partition("=")[2]
 
 
 class AutoscalingConfiguration(Section, frozen=True):
-    """What the cluster's autoscaler is told of demand that it cannot see."""
+    """Requests for nodes that the cluster's autoscaler does not add by itself (U8)."""
 
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller asks the cluster's autoscaler for nodes by placeholder pods, and pods are kept "
-            "off node types that could never take them."
+            "Whether the controller requests nodes from the cluster's autoscaler by placeholder pods, and keeps pods "
+            "off node types that they could never fit."
         ),
     ] = False
-    most_nodes: Annotated[int, described("How many nodes are asked for at once, at most; 1 to 100.", ge=1, le=100)] = 10
+    most_nodes: Annotated[int, described("Most nodes that are requested at a time; 1 to 100.", ge=1, le=100)] = 10
     wait_seconds: Annotated[
         int,
         described(
-            "How long a node may take until it joins, and then until its agent has reported GPUs; 10 to 86400.",
+            "How long a node may take to join, and then until its agent reports GPUs; 10 to 86400.",
             ge=10,
             le=86400,
         ),
     ] = 900
     node_types: Annotated[
         tuple[NodeTypeConfiguration, ...],
-        described("The GPU nodes that the autoscaler can add, those that are tried first in front."),
+        described("The types of GPU nodes that the autoscaler can add, in the order of preference."),
     ] = ()
 
 
 class ControllerConfiguration(Section, frozen=True):
-    """The controller: taints, and nodes whose agent is silent."""
+    """The controller: taints, and nodes with a silent agent."""
 
     taint_nodes: Annotated[
-        bool, described("Whether GPU nodes get the taint `nvidia.com/gpu:NoSchedule`, which keeps other pods off.")
+        bool, described("Whether the controller sets the taint `nvidia.com/gpu:NoSchedule` on GPU nodes.")
     ] = True
     agent_silent_seconds: Annotated[
         int,
         described(
-            "For how long a kubelet may offer nothing of what the node's agent reported before the node gets the "
-            "condition `gputile.io/AgentSilent`; 1 to 86400.",
+            "How long a node may offer no GPUs before it gets the condition `gputile.io/AgentSilent`; 1 to 86400.",
             ge=1,
             le=86400,
         ),
@@ -264,74 +262,76 @@ class ControllerConfiguration(Section, frozen=True):
 
 
 class GpuTime(Section, frozen=True):
-    """How time on GPUs is shared. Without leave no pod weighs more than others."""
+    """How time on GPUs is shared. By default all pods have the same weight."""
 
     policy: Annotated[
         str | int,
         described(
-            "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in ACK. The label "
-            "`gputile.io/gpu-time-policy` of a node goes before it; `core_mem` nodes use `fixed` unless the label "
-            "says otherwise.",
+            "The policy of GPU time on `cgpu` nodes, by its name or its number in ACK. The label "
+            "`gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes use `fixed` unless they have the "
+            "label.",
             extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
         ),
     ] = GpuTimePolicy.WEIGHTED.value
-    quantum_ms: Annotated[int, described("How long a turn is, ms; 5 to 500.", ge=5, le=500)] = 30
+    quantum_ms: Annotated[int, described("The length of a turn in ms; 5 to 500.", ge=5, le=500)] = 30
     longest_wait_ms: Annotated[
         int,
-        described("After how long a container that waits goes before all others, ms; 100 to 60000.", ge=100, le=60000),
+        described("The wait in ms after which a container goes first; 100 to 60000.", ge=100, le=60000),
     ] = 1000
     max_weight: Annotated[
         int,
         described(
-            "The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000.", ge=1, le=MOST_WEIGHT
+            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000.", ge=1, le=MOST_WEIGHT
         ),
     ] = 1
     namespace_max_weight: Annotated[
         dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
-        described("The same for the pods of some namespaces, by namespace."),
+        described("The same by namespace, for some namespaces."),
     ] = msgspec.field(default_factory=dict)
 
     def most_weight(self, namespace: str) -> int:
-        """Return the most that a pod of a namespace may weigh."""
+        """Return the largest allowed weight of a pod of a namespace."""
         return self.namespace_max_weight.get(namespace, self.max_weight)
 
 
 class Configuration(Section, frozen=True):
-    """The whole configuration. The descriptions of the fields are the reference that people read."""
+    """The configuration. The descriptions of the fields are in the reference."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
         "gputile.io/v1alpha1"
     )
-    kind: Annotated[Literal["Configuration"], described("What this file is.")] = "Configuration"
+    kind: Annotated[Literal["Configuration"], described("The kind of this file.")] = "Configuration"
     gpu_memory_unit: Annotated[MemorySize, described("One unit of `aliyun.com/gpu-mem`: 64MiB or more.")] = "1GiB"
     placement: Annotated[
         Placement,
         described(
-            "Which nodes and GPUs are filled first: `binpack`, the fullest; `spread`, the emptiest; `packing`, those "
-            "that cost later pods least. The label `ack.node.gpu.placement` chooses among the GPUs of its node."
+            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; `packing`, those that "
+            "leave most room for later pods. The label `ack.node.gpu.placement` overrides it for the GPUs of a node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
         described(
-            "The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024.", ge=1, le=1024
+            "Most pods on a GPU with memory isolation (`cgpu`, `core_mem`, `mps`); 1 to 1024.",
+            ge=1,
+            le=1024,
         ),
     ] = 16
-    trust: Annotated[Trust, described("Who may share a GPU that isolates nothing.")] = Trust()
+    trust: Annotated[Trust, described("Which pods may share a GPU without isolation.")] = Trust()
     admission: Annotated[AdmissionConfiguration, described("The admission webhook.")] = AdmissionConfiguration()
-    features: Annotated[Features, described("What GPU nodes may be switched to.")] = Features()
-    gangs: Annotated[GangConfiguration, described("How gangs are planned.")] = GangConfiguration()
+    features: Annotated[Features, described("The features that nodes may use.")] = Features()
+    gangs: Annotated[GangConfiguration, described("The planning of gangs.")] = GangConfiguration()
     preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
     )
-    autoscaling: Annotated[AutoscalingConfiguration, described("What the cluster's autoscaler is told.")] = (
+    autoscaling: Annotated[AutoscalingConfiguration, described("Requests for nodes from the cluster's autoscaler.")] = (
         AutoscalingConfiguration()
     )
     controller: Annotated[ControllerConfiguration, described("The controller.")] = ControllerConfiguration()
     gpu_time: Annotated[GpuTime, described("How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
         str,
-        described("The scheduler that admission writes into GPU pods that name none; empty: they stay as they are."),
+        described("The scheduler that admission sets in GPU pods that name none. If it is empty, admission sets none."),
     ] = ""
 
     def __post_init__(self) -> None:
@@ -364,7 +364,8 @@ class Configuration(Section, frozen=True):
                 raise ConfigurationError(f"{where}.gpus.memory: {error}") from error
             if mib < unit_mib:
                 raise ConfigurationError(
-                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU holds not one unit of {self.gpu_memory_unit}"
+                    f"{where}.gpus.memory is {each.gpus.memory}: "
+                    f"a GPU is smaller than one unit of {self.gpu_memory_unit}"
                 )
             if mib > LARGEST_UNIT_MIB:
                 raise ConfigurationError(
@@ -386,11 +387,11 @@ class Configuration(Section, frozen=True):
             raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
 
     def reserves_gpus(self, *, preemption: bool) -> bool:
-        """Return whether GPUs are kept for pods that are to be bound: for those that preempt, or for gangs."""
+        """Return whether reservations are enabled: for pods that preempt, or for gangs."""
         return self.preemption.enabled if preemption else self.admission.gangs
 
     def trust_group(self, pod: Pod) -> str:
-        """Return the trust group of a pod: see ``trust_groups``."""
+        """Return the trust group of a pod."""
         return self.trust.group_of(pod.metadata.namespace)
 
 
@@ -407,10 +408,10 @@ def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
 
 
 def load_configuration(data: Any) -> Configuration:
-    """Return the configuration in ``data``, what a YAML parser made of the file; None is an empty file.
+    """Return the configuration in the parsed file ``data``; None is an empty file.
 
     Raises:
-        ConfigurationError: an unknown field, a wrong type or a value that is not valid.
+        ConfigurationError: a field is unknown, or its type or value is not valid.
     """
     try:
         return convert({} if data is None else data, Configuration)
@@ -419,13 +420,13 @@ def load_configuration(data: Any) -> Configuration:
 
 
 def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
-    """Check the further labels of a node type: other fields decide some."""
+    """Check the labels of a node type. Other fields determine some of them."""
     decided = {described.key: ("label", described.value), MODE_LABEL: ("mode", described.mode.value)}
     for key, value in described.labels.items():
         if not re.fullmatch(_LABEL_KEY, key):
-            raise ConfigurationError(f"{where}.labels: {key[:63]!r} is no key of a label")
+            raise ConfigurationError(f"{where}.labels: {key[:63]!r} is not a valid label key")
         if not re.fullmatch(_LABEL_VALUE, value):
-            raise ConfigurationError(f"{where}.labels.{key} is {value[:64]!r}, which is no value of a label")
+            raise ConfigurationError(f"{where}.labels.{key} is {value[:64]!r}, which is not a valid label value")
         field, expected = decided.get(key, ("", value))
         if value != expected:
             raise ConfigurationError(f"{where}.labels.{key} is {value}, and {field} says {expected}")

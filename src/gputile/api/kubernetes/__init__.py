@@ -1,9 +1,8 @@
-"""Lists the names of Kubernetes' own kinds, and the fields of those that make pods.
+"""Lists the kinds of Kubernetes, and the fields of those that create pods.
 
-``fields.json`` is condensed from what a kube-apiserver serves (the OpenAPI documents of Kubernetes, which are under the
-Apache License 2.0); ``make fields`` writes it. A type in it is ``bool``, ``int32``, ``int64``, ``string``, ``number``,
-``any``, the name of another type, ``[]T`` for a list or ``{}T`` for a map of strings to T; ``string(A|B)`` names what a
-string may be. A "!" behind it says that the field must be there.
+``make fields`` generates ``fields.json`` from the OpenAPI documents of a kube-apiserver (Apache License 2.0). A type in
+it is ``bool``, ``int32``, ``int64``, ``string``, ``number``, ``any``, the name of another type, ``[]T`` for a list, or
+``{}T`` for a map of strings to T. ``string(A|B)`` is an enum. A trailing "!" marks a required field.
 """
 
 import functools
@@ -17,9 +16,9 @@ TIMES = ("meta.v1.Time", "meta.v1.MicroTime")
 
 
 class KubernetesKinds(msgspec.Struct, frozen=True):
-    """The kinds by apiVersion, each with the name of its type, "" where only the kind is known; and the types' fields.
+    """The kinds of the Kubernetes release ``version``, by apiVersion, and the fields of their types.
 
-    ``version`` is the release of Kubernetes that they are of.
+    The type of a kind is "" if only the kind is known.
     """
 
     version: str
@@ -29,12 +28,12 @@ class KubernetesKinds(msgspec.Struct, frozen=True):
 
 @functools.cache
 def kubernetes_kinds() -> KubernetesKinds:
-    """Return what is known of Kubernetes' kinds.
+    """Load ``fields.json``.
 
     Raises:
-        FileNotFoundError: the installation lacks the table.
+        FileNotFoundError: it is missing from the installation.
     """
     data = pkgutil.get_data(__name__, "fields.json")
     if data is None:
-        raise FileNotFoundError("fields.json is not a part of this installation")
+        raise FileNotFoundError("fields.json is missing from this installation")
     return msgspec.json.decode(data, type=KubernetesKinds)

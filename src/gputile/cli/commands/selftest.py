@@ -1,7 +1,4 @@
-"""Runs ``gputile selftest``, which proves on a machine that isolation holds.
-
-It also lists the functions of the driver that the library does not know.
-"""
+"""Runs ``gputile selftest``, which proves on a machine that isolation holds."""
 
 import math
 import os
@@ -37,13 +34,6 @@ class IsolationAnswer(msgspec.Struct, frozen=True):
 
     memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]
     time: Annotated[list[TimeRow], described("Time on the GPU.")]
-
-
-class SymbolsAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``gputile selftest symbols -o json``: how many functions the driver has, and which are not known."""
-
-    functions: Annotated[int, described("How many functions the driver has.")]
-    unknown: Annotated[list[str], described("The functions that are not known, and so refused.")]
 
 
 selftest = typer.Typer(
@@ -98,30 +88,6 @@ def isolation(
         _print(memory)
         _print_times(times)
     if not all([*(row.holds for row in memory), *(row.holds for row in times)]):
-        raise typer.Exit(MISSED)
-
-
-@selftest.command("symbols")
-def symbols(
-    driver: Annotated[Path, option("FILE", "The driver's libcuda.so.1.", exists=True)],
-    output: Printed = Output.TABLE,
-) -> None:
-    """List the functions of a driver that gputile does not know, and so refuses to containers.
-
-    Exit code: 0 when there are none, 1 when there are some.
-    """
-    from gputile.node.isolation.driver_symbols import NotADriver, functions, unknown
-    from gputile.node.isolation.library import LibraryMissing
-
-    try:
-        known, refused = len(functions(driver)), unknown(driver)
-    except (NotADriver, LibraryMissing) as error:
-        fail(str(error))
-    if output.is_data:
-        write_data(SymbolsAnswer(known, refused), output)
-    else:
-        write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
-    if refused:
         raise typer.Exit(MISSED)
 
 

@@ -58,9 +58,10 @@ class TopOptions(ClusterSource):
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
     ] = False
-    once: Annotated[bool, typer.Option("--once", help="Show it once; the default where the output is no terminal.")] = (
-        False
-    )
+    once: Annotated[
+        bool,
+        typer.Option("--once/--watch", " /-w", help="Show it once; the default if the output is not a terminal."),
+    ] = False
     cluster: ClusterFiles = None
     output: Printed = Output.TABLE
 

@@ -92,12 +92,12 @@ class _Inquiry:
         except (Unauthorized, TooManyRequests, ServerError):
             raise
         except ApiError as error:
-            if isinstance(error, Forbidden) and lacks_right(error.said):
-                self.unjudged[origin] = error.said
-            elif comes_with_files(error.said, self.names):
-                self.unjudged[origin] = f"what it needs is in the files ({error.said})"
+            if isinstance(error, Forbidden) and lacks_right(error.server_message):
+                self.unjudged[origin] = error.server_message
+            elif comes_with_files(error.server_message, self.names):
+                self.unjudged[origin] = f"what it needs is in the files ({error.server_message})"
             else:
-                return refusal_lines(question, error.said, error.details)
+                return refusal_lines(question, error.server_message, error.details)
         return []
 
     async def _dry_run(self, question: Question, served: ServedKind) -> None:

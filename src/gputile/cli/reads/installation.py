@@ -170,7 +170,7 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        return None if error.reason else error.said  # with a reason, it is the API server's own answer
+        return None if error.reason else error.server_message  # with a reason, it is the API server's own answer
     except KubeError:
         return None
     return None

@@ -49,9 +49,6 @@ class ApiServerWriter:
     async def ungate(self, pod: Pod) -> Pod:
         return await writes.remove_scheduling_gate(self._connection, pod, GANG_GATE)
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return await writes.read_pod(self._connection, namespace, name)
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Evict the pod with this UID, and mark it as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)

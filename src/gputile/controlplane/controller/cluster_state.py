@@ -4,7 +4,9 @@ It is updated by watches and by the responses to the controller's own writes, so
 previous one. A version of a pod that is older than the known one is ignored, unless it is from a list.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence, Set
+from copy import copy
 from dataclasses import dataclass
 
 import msgspec
@@ -61,11 +63,11 @@ class ClusterState:
     def __init__(
         self, configuration: Configuration, changed: Callable[[], None] = lambda: None, namespace: str = ""
     ) -> None:
+        self.listing = asyncio.Lock()  # held while a list is applied, in slices of time
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
-        self.groups: dict[tuple[str, str], int] | None = None  # None if the cluster has no PodGroups
+        self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
         self.budgets_read = False  # whether PodDisruptionBudgets are known
-        self.groups_read = 0  # grows whenever PodGroups change; 0 until it is known whether there are any
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
@@ -74,7 +76,7 @@ class ClusterState:
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
         self.waiting = WaitingPods(configuration, namespace)
-        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
+        self._pods: dict[str, Pod] = {}  # by UID: those on a node or reserved node
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
@@ -82,16 +84,14 @@ class ClusterState:
 
     def snapshot(self) -> "ClusterState":
         """Return a copy to plan on; writes that are expected there have to be expected here as well."""
-        copy = ClusterState(self.ledger.configuration)
-        copy.nodes, copy.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
-        copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
-        copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
-        copy.members, copy.evictable = self.members.copy(), self.evictable.snapshot()
-        copy.waiting, copy._pods, copy._versions = self.waiting.copy(), self._pods.copy(), self._versions.copy()
-        copy._reservation_ends = self._reservation_ends.copy()
-        copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
-        copy.ledger, copy._vacant = copy.placement.engine.ledger, copy.empty_placement.engine.ledger
-        return copy
+        twin: ClusterState = copy(self)
+        twin.nodes, twin.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
+        twin.members, twin.waiting, twin.evictable = self.members.copy(), self.waiting.copy(), self.evictable.snapshot()
+        twin._pods, twin._versions = self._pods.copy(), self._versions.copy()
+        twin._reservation_ends = self._reservation_ends.copy()
+        twin.placement, twin.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
+        twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
+        return twin
 
     # -- what is known
 
@@ -121,17 +121,23 @@ class ClusterState:
 
     # -- what the watches tell
 
-    async def pod_event(self, event: WatchEvent[Pod]) -> None:
+    def pod_changed(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
                 self._apply(pod)
+                self._changed()
             case Deleted(pod):
                 self._forget(pod.metadata.uid)
-            case Replaced(pods, unreadable):
-                with spared_by_garbage_collection():
-                    await self._replace_pods(pods, {each.uid for each in unreadable})
-            case UnreadableObject():
-                return
+                self._changed()
+
+    async def pod_event(self, event: WatchEvent[Pod]) -> None:
+        """Apply an event that may be a list."""
+        if not isinstance(event, Replaced):
+            self.pod_changed(event)
+            return
+        async with self.listing:
+            with spared_by_garbage_collection():
+                await self._replace_pods(event.objects, {each.uid for each in event.unreadable})
         self._changed()
 
     async def _replace_pods(self, pods: Sequence[Pod], unreadable: Set[str]) -> None:
@@ -151,21 +157,27 @@ class ClusterState:
             self._forget(pod.metadata.uid)
         self._apply(pod)
 
-    async def node_event(self, event: WatchEvent[Node]) -> None:
+    def node_changed(self, event: WatchEvent[Node]) -> None:
         match event:
             case Applied(node):
                 self._apply_node(node)
+                self._changed()
             case Deleted(node):
                 self._forget_node(node.metadata.name)
-            case Replaced(nodes, unreadable):
-                kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
-                with spared_by_garbage_collection():
-                    async for name in taking_turns(self.nodes.keys() - kept):
-                        self._forget_node(name)
-                    async for node in taking_turns(nodes):
-                        self._apply_node(node)
-            case UnreadableObject():
-                return
+                self._changed()
+
+    async def node_event(self, event: WatchEvent[Node]) -> None:
+        """Apply an event that may be a list."""
+        if not isinstance(event, Replaced):
+            self.node_changed(event)
+            return
+        kept = {node.metadata.name for node in event.objects} | {each.name for each in event.unreadable}
+        async with self.listing:
+            with spared_by_garbage_collection():
+                async for name in taking_turns(self.nodes.keys() - kept):
+                    self._forget_node(name)
+                async for node in taking_turns(event.objects):
+                    self._apply_node(node)
         self._changed()
 
     def group_event(self, event: WatchEvent[PodGroup]) -> None:
@@ -180,18 +192,11 @@ class ClusterState:
             case UnreadableObject(namespace, name):
                 groups.pop((namespace, name), None)
         self.groups = groups
-        self.groups_read += 1
         self._changed()
 
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         self.evictable.budget_event(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
-
-    def no_groups(self) -> None:
-        """Record that the cluster has no PodGroups."""
-        self.groups = None
-        self.groups_read += 1
-        self._changed()
 
     def pod_gone(self, pod: Pod) -> None:
         self._forget(pod.metadata.uid)
@@ -248,10 +253,8 @@ class ClusterState:
         uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        for gone in self.members.pod_applied(pod):
-            self._pods.pop(gone, None)
-        # A pod whose labels no longer name a gang counts on its reserved node until the reservation expires.
-        if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
+        self.members.pod_applied(pod)
+        if not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None):
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)
@@ -268,12 +271,11 @@ class ClusterState:
         self.ledger.apply(PodDeleted(uid))
         self.waiting.pod_deleted(uid)
         self.evictable.pod_deleted(uid)
+        self.members.pod_deleted(uid)
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        for gone in self.members.pod_deleted(uid):
-            self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)
         self._stand_in_the_empty_cluster(uid)

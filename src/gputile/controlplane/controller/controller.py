@@ -5,11 +5,11 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -20,50 +20,24 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes, units_in_force
+from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester
-from gputile.controlplane.controller.rounds import Planners, Rounds, UpdateQueue
+from gputile.controlplane.controller.placeholders import Placeholders
+from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.kube.reflector import Reflector, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 30.0
-
-
-async def watch_pod_groups(
-    connection: Connection,
-    on_event: Callable[[WatchEvent[PodGroup]], None],
-    on_none: Callable[[], None],
-    look_again: float = LOOK_AGAIN_SECONDS,
-) -> NoReturn:
-    """Watch PodGroups; if their kind is not installed, call ``on_none`` once, and check again from time to time."""
-    complaint, told = "", False
-    while True:
-        try:
-            await connection.get(POD_GROUPS_PATH, {"limit": "1"})
-            break
-        except NotFound:
-            if not told:
-                on_none()
-            told = True
-        except KubeError as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                log.warning("PodGroups cannot be read: %s", error)
-        await asyncio.sleep(look_again)
-    await Reflector(connection, POD_GROUPS_PATH, PodGroup, on_event).run()
-    raise AssertionError("a reflector never ends")
+_POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +62,7 @@ class Controller:
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events, settings.namespace)
         self.cluster_state = ClusterState(configuration, self._wake, settings.namespace)
-        self.updates = UpdateQueue()
         self._silent_nodes = SilentNodes(self.cluster_state.nodes, time.time)
-        self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
@@ -99,27 +71,28 @@ class Controller:
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
         self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, self._wake)
-        self._requests = NodeRequestPlanner(configuration, self._planner, _new_name)
-        self._requester = NodeRequester(
-            self._requests.placeholders, writer, lambda: self.cluster_state.waiting.placeholders
+        self._placeholders = Placeholders(
+            writer,
+            lambda: self.cluster_state.waiting.placeholders,
+            configuration.autoscaling.wait_seconds,
+            _new_name,
         )
+        self._requests = NodeRequestPlanner(configuration, self._planner, self._placeholders)
         self._scales = configuration.autoscaling.enabled
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
-            self.updates,
             Planners(
                 (self._planner, self.gangs) if plans else None,
-                (self._requests, self._requester) if self._scales else None,
+                (self._requests, self._placeholders) if self._scales else None,
             ),
             active,
             time.time_ns,
         )
-        put = self.updates.put
-        self._node_watch = Reflector(
-            connection, "/api/v1/nodes", Node, lambda event: put(lambda: self._node_event(event))
+        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._node_changed, on_list=self._nodes_listed)
+        self._pod_watch = Reflector(
+            connection, "/api/v1/pods", Pod, self._pod_changed, on_list=self.cluster_state.pod_event
         )
-        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(lambda: self._pod_event(event)))
         # Readiness does not depend on it: no pod is evicted before budgets are listed.
         self._budget_watch = Reflector(
             connection,
@@ -134,7 +107,8 @@ class Controller:
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
     def not_ready(self) -> str | None:
-        return None if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
+        synced = all(watch.synced for watch in self._watches.values())
+        return None if synced else "the cluster is not listed yet"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -142,7 +116,6 @@ class Controller:
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
-            self.updates.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
             self.election.run(self._settings.lease_seconds / 3),
@@ -151,8 +124,9 @@ class Controller:
             work.append(self._pod_watch.run())
             work.append(self.rounds.run())
         if self._configuration.admission.gangs:
-            state = self.cluster_state
-            work.append(watch_pod_groups(self._connection, state.group_event, state.no_groups))
+            on_event = self.cluster_state.group_event
+            groups = Reflector(self._connection, POD_GROUPS_PATH, PodGroup, on_event, settings=_POD_GROUPS)
+            work.append(groups.run())
         if self._configuration.preemption.enabled:
             work.append(self._budget_watch.run())
         try:
@@ -167,69 +141,50 @@ class Controller:
         export_reflectors(registry, "controller", self._watches)
         gauge = registry.gauge
         gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
-        gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: self.not_ready() is None)
         registry.counter(
             "gputile_controller_failed_writes",
-            "Writes to the API server that failed and were tried again, since the start.",
-            lambda: self.nodes.queue.failures + self.gangs.failures + self._requester.failures,
+            "Failed writes to the API server since the start; each is retried.",
+            lambda: self.nodes.queue.failures + self.gangs.failures + self._placeholders.failures,
         )
         self._export_gangs(registry)
         self._export_nodes(registry)
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
-        gauge, gangs, reports, leads = registry.gauge, self.gangs, self._planner.reports, self.election.leads
-        gauge(
-            "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
-        )
+        gauge, reports, leads = registry.gauge, self._planner.reports, self.election.leads
         registry.labelled(
             "gputile_controller_gangs",
-            "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
+            "Gangs with unbound pods, by the reason of the gang's latest event.",
             "state",
             lambda: [(state, reports.states()[state] if leads() else 0) for state in STATES],
         )
         gauge(
             "gputile_controller_gangs_waiting_since_timestamp_seconds",
-            "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
+            "Start of the longest wait of a gang without GPUs, Unix time; 0 if no gang waits.",
             lambda: reports.waiting_since() if leads() else 0.0,
-        )
-        registry.counter(
-            "gputile_controller_gang_plans",
-            "Gangs for whose pods GPUs were reserved, since the start.",
-            lambda: gangs.planned,
         )
         evictions = self._planner.evictions
         registry.counter(
             "gputile_controller_evictions",
-            "Pods that were evicted for pods and gangs of higher priority, since the start.",
+            "Pods evicted for pods and gangs of higher priority since the start.",
             lambda: evictions.accepted,
         )
-        registry.counter(
-            "gputile_controller_evictions_refused",
-            "Evictions that the API server refused, since the start.",
-            lambda: evictions.refused,
-        )
         gauge(
-            "gputile_controller_places_kept",
-            "Pods that have GPUs reserved and are not bound yet.",
+            "gputile_controller_reserved_pods",
+            "Unbound pods with a reservation.",
             lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 
     def _export_nodes(self, registry: MetricsRegistry) -> None:
-        gauge, silent, ledger = registry.gauge, self._silent_nodes, self.cluster_state.ledger
-        registry.counter(
-            "gputile_controller_taint_writes",
-            "GPU taints that were set or removed, since the start.",
-            lambda: self.nodes.tainted,
-        )
+        gauge, silent = registry.gauge, self._silent_nodes
         gauge(
             "gputile_controller_nodes_requested",
-            "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
-            lambda: self._requests.placeholders.counts().total() if self.election.leads() else 0,
+            "Nodes that are requested from the autoscaler by placeholder pods.",
+            lambda: self._requests.requested if self.election.leads() else 0,
         )
         gauge(
             "gputile_controller_pods_without_node_type",
-            "Pods without a place that no node type could take, in the last round.",
+            "Pending pods that fit no node type, in the last round.",
             lambda: self._requests.refused if self.election.leads() else 0,
         )
         gauge(
@@ -239,43 +194,35 @@ class Controller:
         )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
-            "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
+            "When the oldest of these conditions became True, Unix time; 0 if no node has it.",
             lambda: min(silent.since(), default=0.0),
         )
-        registry.labelled(
-            "gputile_controller_nodes_by_unit",
-            "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
-            "unit_mib",
-            lambda: [(str(unit), number) for unit, number in units_in_force(ledger).items()],
-        )
 
-    async def _pod_event(self, event: WatchEvent[Pod]) -> None:
-        await self.cluster_state.pod_event(event)
-        if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
+    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
+        self.cluster_state.pod_changed(event)
+        if isinstance(event, Applied) and self._requests.is_covered(event.object.spec.node_name):
             self.rounds.wake(for_requests=True)
-        if isinstance(event, Replaced):
-            self._listed.add("pods")
 
-    async def _node_event(self, event: WatchEvent[Node]) -> None:
+    def _node_changed(self, event: WatchEvent[Node]) -> None:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
-        await self.cluster_state.node_event(event)
+        self.cluster_state.node_changed(event)
         if joins:
             self.rounds.wake(for_requests=True)
-        match event:
-            case Applied(node) | Deleted(node):
-                self.nodes.queue.add(node.metadata.name)
-            case Replaced(nodes, _):
-                async for node in taking_turns(nodes):
-                    self.nodes.queue.add(node.metadata.name)
-                self._listed.add("nodes")
+        if isinstance(event, Applied | Deleted):
+            self.nodes.queue.add(event.object.metadata.name)
+
+    async def _nodes_listed(self, event: Replaced[Node]) -> None:
+        await self.cluster_state.node_event(event)
+        async for node in taking_turns(event.objects):
+            self.nodes.queue.add(node.metadata.name)
 
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
-        await self.updates.drained()
 
     def _reconsider_all(self) -> None:
         for name in self.cluster_state.nodes:
             self.nodes.queue.add(name)
+        self._requests.forget()
         self._wake()
 
     def _wake(self) -> None:
@@ -298,7 +245,7 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, reloader.stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
             async with asyncio.TaskGroup() as group:
                 for server in servers:

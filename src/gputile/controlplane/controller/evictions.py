@@ -25,7 +25,7 @@ _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
 _EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then has come to nothing
 REFUSED_S = 60  # so long a pod whose eviction was refused is not chosen
-_LASTS_NS = 900 * _SECOND  # so long the rest of a gang is asked, from when no preemptor has it evicted any more
+_LASTS_NS = 900 * _SECOND  # so long the rest of a gang is evicted after the last preemptor has given up
 _OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
 
 
@@ -57,10 +57,10 @@ class PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that has to leave whole for ``preemptors``; ``uids`` are its pods that have not left.
+    """A gang that has to leave whole; ``uids`` are its pods that have not left.
 
-    It is whole while ``needed`` of its pods run. ``leave_for_others`` has the pods that are evicted for other
-    preemptors, and since when no watch has shown it. ``since_ns`` is when the last of ``preemptors`` was gone.
+    It is whole while ``needed`` of its pods run. ``leave_for_others``: pods that were evicted for other preemptors, and
+    when; no watch has confirmed it yet. ``since_ns`` is when it was last evicted for a preemptor.
     """
 
     name: GangName
@@ -69,7 +69,6 @@ class _LeavingGang:
     since_ns: int
     uids: dict[str, None] = field(default_factory=dict)
     leave_for_others: dict[str, int] = field(default_factory=dict)
-    preemptors: set[GangName] = field(default_factory=set)
     refused_ns: int = -_RETRY_NS
 
 
@@ -82,14 +81,13 @@ class _Eviction:
 
 
 class Evictions:
-    """``accepted`` and ``refused`` count evictions from the start; unanswered ones are refused.
+    """``accepted`` counts evictions from the start.
 
     A preemptor is a gang, or a pod as a gang of one. Entries go with their preemptors and bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
-        self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
         self._victims: dict[GangName, PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
@@ -150,7 +148,7 @@ class Evictions:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
-                self._leaves_whole(name, frozenset(uids), rules, preemptor, why)
+                self._leaves_whole(name, frozenset(uids), rules, why)
         victims.uids, victims.why = tuple(uids), why
 
     def victims(self, preemptor: GangName) -> PreemptorVictims:
@@ -193,9 +191,7 @@ class Evictions:
 
     # -- gangs that leave whole
 
-    def _leaves_whole(
-        self, name: GangName, chosen: Collection[str], rules: EvictionRules, preemptor: GangName, why: str
-    ) -> None:
+    def _leaves_whole(self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str) -> None:
         """Remember a gang if all of its pods that stay are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
@@ -206,7 +202,6 @@ class Evictions:
         needed = min(size, len(staying)) if size > 0 else len(staying)
         gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
-        gang.preemptors.add(preemptor)
         told = [uid for uid in members if uid not in staying and self._stays(uid)]
         gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in told}
         gang.uids |= dict.fromkeys([*staying, *told])
@@ -216,13 +211,12 @@ class Evictions:
 
         A gang that is still evicted for a preemptor is left to that.
         """
-        acting = {preemptor for preemptor, victims in self._victims.items() if victims.uids}
         leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
         now_ns, facts, found = self._state.now_ns, self._state.evictable.facts, list[list[Eviction]]()
         for gang in list(self._leaving.values()):
-            gang.preemptors &= acting
-            gang.since_ns = now_ns if gang.preemptors else min(gang.since_ns, now_ns)
-            if gang.preemptors or 0 <= now_ns - gang.refused_ns < _RETRY_NS:
+            evicted_for_others = not leaving.isdisjoint(gang.uids)
+            gang.since_ns = now_ns if evicted_for_others else min(gang.since_ns, now_ns)
+            if evicted_for_others or 0 <= now_ns - gang.refused_ns < _RETRY_NS:
                 continue
             rest = self._rest_of(gang, leaving)
             if rest is None or now_ns - gang.since_ns > _LASTS_NS:
@@ -261,7 +255,6 @@ class Evictions:
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
-        self.refused += 1
         now_ns, uid = self._state.now_ns, eviction.uid
         if isinstance(error, ApiError) and error.status not in _OF_THE_SERVER:
             self._refused_at[uid] = now_ns

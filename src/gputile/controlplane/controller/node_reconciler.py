@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,7 +40,6 @@ from gputile.api.wording import nearest
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.event_loop import for_each
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
-from gputile.core.ledger.ledger import Ledger
 from gputile.kube.client import Backoff
 from gputile.kube.errors import Invalid, KubeError, NotFound
 
@@ -91,7 +89,7 @@ def _no_agent(label: str) -> NodeDiagnosis:
     return NodeDiagnosis(
         ConditionReason.NO_AGENT,
         f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
-        f"there, or it rests since it finds no NVIDIA GPU",
+        f"there, or it rests because it finds no NVIDIA GPU",
     )
 
 
@@ -121,12 +119,6 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
         return None
     changed = changed_conditions(node.status.conditions, [wanted], now)
     return {"status": {"conditions": changed}} if changed else None
-
-
-def units_in_force(ledger: Ledger) -> Counter[int]:
-    """Return the number of GPU nodes by the memory unit in force, in MiB."""
-    infos = (info for _, info in ledger.nodes() if info.inventory.gpus)
-    return Counter(info.inventory.unit_mib or info.configured_unit_mib for info in infos)
 
 
 class SilentNodes:
@@ -268,7 +260,6 @@ class NodeReconciler:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.queue = WorkQueue(self.work)
-        self.tainted = 0
         self._writer = writer
         self._configuration = configuration
         self._node = node
@@ -305,7 +296,6 @@ class NodeReconciler:
             # The node has changed; the watch brings its new version.
             self.queue.add_later(node.metadata.name, 1.0)
             return
-        self.tainted += 1
 
     async def _write_condition(self, node: Node) -> None:
         name = node.metadata.name

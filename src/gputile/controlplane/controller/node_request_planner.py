@@ -8,7 +8,7 @@ and adds nodes for pods that do not fit the sums of any node. Placeholders reque
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -17,108 +17,135 @@ from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.node_backoff import (
-    BEYOND_MOST,
-    LEFT,
-    NodeBackoff,
-    NodeRequestEvents,
-    Wording,
-    refused,
-    requested,
-)
-from gputile.controlplane.controller.nodes_by_type import NodesByType, TypeNodes
+from gputile.controlplane.controller.gangs.gang_round import GangEvent
+from gputile.controlplane.controller.nodes_by_type import TypeNodes, nodes_by_type
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
-from gputile.core.devices.gang_membership import GangName, gang_of, in_line
-from gputile.core.devices.node_type import node_types_of
+from gputile.core.devices.gang_membership import gang_of, in_line
+from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.devices.request import RequestError
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.new_nodes import (
     BarredTypes,
     NewNodes,
-    NodesInSum,
-    UnaskedNodes,
     as_described,
-    likeness,
     new_nodes,
+    nodes_added_unasked,
+    places_in_sum,
 )
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption may still place a pod
 MOST_PODS: Final = 256  # per round; the gang of the last one is completed
-_MOST_IDLE: Final = 100  # idle nodes of a type that have placeholders
-_MOST_FAILURES: Final = 4  # of a type in a row; after that, idle nodes are no longer held for a gang that lacks others
+_MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
+_LONGEST_PAUSE_NS: Final = 3600 * _SECOND
+_TOLD_AGAIN_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
+_LEFT: Final = (
+    "no node has as much in sum as is asked for, which the autoscaler sees by itself: its own events and log say why "
+    "it has added none"
+)
+_BEYOND_MOST: Final = (
+    "no GPU has room for the pod, and as many nodes as autoscaling.mostNodes allows are wanted for others before it"
+)
+
+
+class NodeBackoff:
+    """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in nanoseconds.
+
+    An attempt lasts for as long as nodes of a type are requested without a break, for whatever pods. The second node is
+    requested at once. After that the pod backs off for ``wait_ns``, and each time for twice as long, an hour at most.
+    An attempt in which no node joined for ``wait_ns`` counts twice, so that the next type is tried.
+    """
+
+    def __init__(self, wait_ns: int) -> None:
+        self._wait_ns = wait_ns
+        # By type: since when, when the latest node had joined before, and the UIDs of all pods that wanted one.
+        self._attempts: dict[str, tuple[int, int, set[str]]] = {}
+        self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: how many attempts, the last end
+
+    def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
+        times, at_ns = self._ended.get((uid, type_name), (0, 0))
+        pause_ns = min(self._wait_ns << min(times - 2, 10), max(self._wait_ns, _LONGEST_PAUSE_NS)) if times > 1 else 0
+        return 0 <= now_ns - at_ns < pause_ns
+
+    def go_on(self, type_name: str, uids: Collection[str], joined_ns: int, now_ns: int) -> bool:
+        """Record which pods want new nodes of a type now; return whether such nodes may be requested.
+
+        ``joined_ns`` is when the latest node of the type joined.
+        """
+        if not uids and type_name not in self._attempts:
+            return False
+        since_ns, before_ns, wanted_by = self._attempts.setdefault(type_name, (now_ns, joined_ns, set()))
+        wanted_by.update(uids)
+        late = bool(uids) and now_ns - max(since_ns, joined_ns) >= self._wait_ns
+        if uids and not late:
+            return True
+        del self._attempts[type_name]
+        if late or joined_ns > before_ns:
+            for key in ((uid, type_name) for uid in wanted_by):
+                times, _ = self._ended.get(key, (0, 0))
+                self._ended[key] = times + (2 if late else 1), now_ns
+        return False
+
+    def keep(self, exists: Callable[[str], bool]) -> None:
+        """Forget pods that are gone."""
+        self._ended = {key: ended for key, ended in self._ended.items() if exists(key[0])}
 
 
 class NodeRequestPlanner:
-    """Plans node requests in rounds; ``new_name`` returns a unique name for a placeholder."""
+    """Plans node requests in rounds; its memory is bounded by the pods of the cluster."""
 
-    def __init__(self, configuration: Configuration, gangs: GangPlanner, new_name: Callable[[], str]) -> None:
+    def __init__(self, configuration: Configuration, gangs: GangPlanner, placeholders: Placeholders) -> None:
         self._state = ClusterState(configuration)  # the snapshot of the latest round
-        self._gangs = gangs
+        self._gangs, self._placeholders = gangs, placeholders
         self._configuration = configuration
         self._wait_seconds = configuration.autoscaling.wait_seconds
-        self._types = {kind.name: kind for kind in node_types_of(configuration)}
-        self.placeholders = Placeholders(self._wait_seconds, new_name)
+        self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._events = NodeRequestEvents()
-        self._looks = 0
-        self._refused_at: dict[str, int] = {}  # UID -> the number of the latest round that found no node for the pod
-        self._nodes = NodesByType(tuple(self._types.values()), self._wait_seconds * _SECOND)
-        self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
-        self._stood_on: set[str] | None = None  # existing nodes with a placeholder each; None: not known yet
+        self._told: dict[tuple[str, EventReason], tuple[str, int]] = {}  # by UID: the latest message, and when (ns)
+        self._refused_at: dict[str, int] = {}  # UID -> when no node type accepted the pod, last (ns)
+        self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
+        self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
 
     def plan(self, state: ClusterState) -> NodeRequestRound:
         """Return what to do now; ``state`` is a snapshot."""
-        self._state, waiting, now_ns = state, state.waiting, state.now_ns
-        result = NodeRequestRound()
-        never_there = self.placeholders.observe(waiting.placeholders, now_ns)
-        released = waiting.refused.keys() & waiting.once_gated
-        self._released = {uid: self._released.get(uid, now_ns) for uid in released}
-        ordered, of_gangs = self._backoff.ordered_types(), self._gangs.without_room
-        if not (waiting.refused or waiting.placeholders or of_gangs or ordered):
-            self.refused, self._stood_on = 0, set()
-            self._nodes.forget()
+        self._state = state
+        result = NodeRequestRound(state.now_ns)
+        there = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
+        if not (state.waiting.refused or there or self._gangs.without_room or self.requested):
+            self.refused, self._covered = 0, set()
             return result
-        nodes = self._nodes.sort(state, ordered)
-        self._backoff.settle(state.knows, self._place)
-        self._take_failures(nodes, never_there, result)
+        nodes = nodes_by_type(state, self._types, self._wait_seconds * _SECOND)
         pods = self._in_line()
-        barred = self._barred(pods, nodes)
-        left, found, wanted = self._wanted(pods, self._unasked(nodes, barred), nodes, barred)
-        self._adjust(wanted, nodes, found, result)
-        self._stand_on_idle(nodes, self._kept(found), result)
-        result.unmarked = self.placeholders.unmarked()
-        self.refused = len(found.refused)
-        uids = waiting.refused.keys() | {pod.metadata.uid for pod in of_gangs}
-        self._looks += 1
-        self._refused_at |= dict.fromkeys(found.refused.keys() | left, self._looks)
-        self._refused_at = {uid: look for uid, look in self._refused_at.items() if uid in uids - found.types.keys()}
-        self._events.keep(uids)
+        found, wanted = self._wanted(pods, nodes)
+        covered = self._covered_by_type(found, wanted, nodes)
+        for kind in self._types:
+            jobs, target = there.pop(kind.name, []), wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
+            result.deleted += jobs[: max(0, len(jobs) - target)]
+            result.created += [kind] * (target - len(jobs))
+        result.deleted += (job for jobs in there.values() for job in jobs)  # of types that are no longer described
+        self._covered = set[str]().union(*covered.values())
+        self.refused, self.requested = len(found.refused), wanted.total()
+        before = {uid: look for uid, look in self._refused_at.items() if uid not in found.types and state.knows(uid)}
+        self._refused_at = before | dict.fromkeys(found.refused, state.now_ns)
+        self._told = {key: told for key, told in self._told.items() if state.knows(key[0])}
+        self._backoff.keep(state.knows)
         for each in pods:
-            wording = self._wording(each.pod, found, wanted, left)
-            if wording is not None:
-                result.events += self._events.new_event(each.pod, wording, now_ns)
+            self._tell(each.pod, found, wanted, result)
         return result
 
-    def stands_on(self, node: str) -> bool:
-        return self._stood_on is not None and node in self._stood_on
+    def is_covered(self, node: str) -> bool:
+        return node in self._covered
 
-    def abandon(self) -> None:
-        """Forget the round: it is not written."""
-        self.placeholders.abandon()
-        self._events.clear()
+    def forget(self) -> None:
+        """Forget earlier requests and events: another replica has led meanwhile."""
+        self._told, self._backoff = {}, NodeBackoff(self._wait_seconds * _SECOND)
 
     # -- what there is
 
     def _waits(self, pod: Pod) -> float:
-        """Return for how many seconds a pod has been without a scheduling gate, and so visible to autoscalers."""
-        since_ns = self._released.get(pod.metadata.uid, unix_seconds(pod.metadata.creation_timestamp) * _SECOND)
-        return max(0.0, self._state.now_ns - since_ns) / _SECOND
-
-    def _is_late(self, pod: Pod) -> bool:
-        return self._waits(pod) >= self._wait_seconds
+        return self._state.now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp)
 
     def _candidate(self, pod: Pod) -> GangCandidate | None:
         try:
@@ -145,82 +172,49 @@ class NodeRequestPlanner:
         for unit in sorted(units.values(), key=order):
             if len(found) >= MOST_PODS:
                 break
+            candidates = [each for pod in unit[:MOST_PODS] if (each := self._candidate(pod)) is not None]
             alone = unit[0].metadata.uid in units
-            if not alone or self._is_without_place(unit[0]):
-                candidates = (self._candidate(pod) for pod in unit[:MOST_PODS])
-                found += [each for each in candidates if each is not None]
+            found += [each for each in candidates if not alone or self._is_without_place(each)]
         return found
 
-    def _is_without_place(self, pod: Pod) -> bool:
-        each, placement = self._candidate(pod), self._state.placement
+    def _is_without_place(self, each: GangCandidate) -> bool:
         # A pod with a booking is preempting or being bound.
-        if each is None or each.request is None or self._state.ledger.booking(pod.metadata.uid) is not None:
+        if each.request is None or self._state.ledger.booking(each.pod.metadata.uid) is not None:
             return False
-        names = placement.predicates.open_nodes(pod)
-        return not placement.engine.filter(each.request, names).feasible
-
-    def _place(self, uid: str) -> tuple[str, int] | None:
-        """Return the type of the node that a pod is bound to, "" for none, and the node's creation (Unix ns)."""
-        booking = self._state.ledger.booking(uid)
-        if booking is None or booking.reserved:
-            return None
-        node = self._state.nodes.get(booking.node)
-        if node is None:
-            return "", 0
-        type_name = next((name for name, kind in self._types.items() if kind.has(node)), "")
-        return type_name, int(unix_seconds(node.metadata.creation_timestamp) * _SECOND)
+        placement = self._state.placement
+        return not placement.engine.filter(each.request, placement.predicates.open_nodes(each.pod)).feasible
 
     # -- how many nodes are wanted
 
-    def _unasked(self, nodes: Mapping[str, TypeNodes], barred: BarredTypes) -> UnaskedNodes:
-        """Return the existing nodes as an autoscaler sees them."""
-        state = self._state
-        starting = {
-            name: as_described(state.nodes[name], kind)
-            for kind in self._types.values()
-            for name in sorted(nodes[kind.name].starting_for_karpenter)
-        }
-        in_sum = NodesInSum(state.placement.predicates, state.reserved_pods(), starting)
-        return UnaskedNodes(in_sum, tuple(self._types.values()), self._configuration, barred)
+    def _wanted(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> tuple[NewNodes, Counter[str]]:
+        """Return the plan, and how many nodes of each type to request beside those that the autoscaler adds itself.
 
-    def _wanted(
-        self,
-        pods: Sequence[GangCandidate],
-        unasked: UnaskedNodes,
-        nodes: Mapping[str, TypeNodes],
-        barred: BarredTypes,
-    ) -> tuple[set[str], NewNodes, Counter[str]]:
-        """Return the UIDs left to the autoscaler, the plan for the others, and how many nodes of each type are wanted.
-
-        Pods that autoscalers see are grouped by what they ask for. Once one pod of a group has waited for
-        ``waitSeconds``, the pods that the autoscaler certainly adds nodes for are left to it: it would add a node for
-        the placeholder as well. Nodes that it is about to add for newer pods are subtracted, but not from the needs of
-        pods that have waited that long. Nodes on which the autoscaler expects pods count as in use.
+        If there may not be as many, the pods in front get them. Nodes on which pods are expected are not idle any more.
         """
-        seen = {each.pod.metadata.uid: likeness(each) for each in pods if not each.pod.spec.scheduling_gates}
-        late_kinds = {seen.get(each.pod.metadata.uid) for each in pods if self._is_late(each.pod)}
-
-        def is_late(each: GangCandidate) -> bool:
-            like = seen.get(each.pod.metadata.uid)
-            return self._is_late(each.pod) if like is None else like in late_kinds
-
-        visible = [each for each in pods if each.pod.metadata.uid in seen]
-        left = unasked.left(each for each in visible if is_late(each))
-        planned = [each for each in pods if each.pod.metadata.uid not in left]
-        types = tuple(self._types.values())
-        starting = {name: each.starting for name, each in nodes.items()}
-        found = new_nodes(planned, types, starting, self._configuration, barred)
-        added = unasked.counts([each for each in planned if each.pod.metadata.uid in seen and not is_late(each)])
-        wanted = found.counts - added
-        if added:
-            late = [each for each in planned if is_late(each)]
-            wanted |= new_nodes(late, types, starting, self._configuration, barred).counts
-        in_use = unasked.starting_in_use(visible) | self._gangs.starting_on
-        for of_type in nodes.values():
+        state, barred = self._state, self._barred(pods, nodes)
+        starting = {name: of_type.starting for name, of_type in nodes.items()}
+        found = new_nodes(pods, self._types, starting, self._configuration, barred)
+        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
+        expected = {
+            name: as_described(state.nodes[name], kind)
+            for kind in self._types
+            for name in nodes[kind.name].starting_for_karpenter
+        }
+        seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
+        places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
+        homeless = [each for each in seen if each.pod.metadata.uid in found.types.keys() - places.keys()]
+        lacking = found.counts - nodes_added_unasked(homeless, self._types, self._configuration, barred)
+        wanted = Counter[str]()
+        for name in new.values():
+            if wanted[name] < lacking[name] and wanted.total() < self._configuration.autoscaling.most_nodes:
+                wanted[name] += 1
+        in_use = (set(places.values()) & expected.keys()) | self._gangs.starting_on
+        for name, of_type in nodes.items():
             of_type.idle -= in_use
-        return left, found, wanted
-
-    # -- which types may be asked for
+            uids = {uid for uid, chosen in new.items() if chosen == name and wanted[name]}
+            if not self._backoff.go_on(name, uids, of_type.newest_ns, state.now_ns) and uids:
+                return self._wanted(pods, nodes)  # other types are tried
+        return found, wanted
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return, by UID and type, why no node of the type is requested for a pod although the description fits.
@@ -228,18 +222,14 @@ class NodeRequestPlanner:
         For example, existing nodes of the type show that it is not as described.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
-        now_ns, asking = self._state.now_ns, self.placeholders.asking()
-        for kind in self._types.values():
-            usable, pausing = nodes[kind.name].usable, self._backoff.pausing(kind.name, now_ns)
+        for kind in self._types:
+            usable = nodes[kind.name].usable
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
-                order = self._backoff.order(*key)
-                if pausing is not None:
-                    barred[key] = pausing
-                elif usable and (lacking := self._lacking(each, usable)) is not None:
+                if usable and (lacking := self._lacking(each, usable)) is not None:
                     barred[key] = lacking
-                elif order is not None and order.pauses(now_ns) and order.jobs.isdisjoint(asking):
-                    barred[key] = refusal_by(NodeTypeRule.OTHERS_FIRST, there=order.times)
+                elif self._backoff.pauses(*key, self._state.now_ns):
+                    barred[key] = refusal_by(NodeTypeRule.PAUSED)
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
@@ -256,94 +246,40 @@ class NodeRequestPlanner:
             return None
         return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
 
-    def _take_failures(self, nodes: Mapping[str, TypeNodes], never_there: Set[str], result: NodeRequestRound) -> None:
-        """Back off from types that have failed since the last round; delete placeholders whose node did not come."""
-        late = self.placeholders.late(self._state.now_ns)
-        failed = {name: of_type.failure for name, of_type in nodes.items() if of_type.failure is not None}
-        failed |= dict.fromkeys(never_there, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
-        failed |= dict.fromkeys(late, refusal_by(NodeTypeRule.PAUSED))
-        for name, refusal in failed.items():
-            self._backoff.fail(name, refusal, self._state.now_ns)
-            self._events.happened_again(EventReason.NODE_NOT_ADDED)
-        for name in late:
-            result.deleted += [self.placeholders.delete(each) for each in self.placeholders.oldest_first(name)]
-
     # -- what is asked for
 
-    def _adjust(
-        self, wanted: Counter[str], nodes: Mapping[str, TypeNodes], found: NewNodes, result: NodeRequestRound
-    ) -> None:
-        """Create and delete placeholders, so that each type has as many as nodes are wanted and may be requested.
+    def _covered_by_type(
+        self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
+    ) -> dict[str, set[str]]:
+        """Return the idle nodes that get placeholders of their own, by type.
 
-        Each node that joins ends a placeholder. If as many nodes are still wanted, other pods got the node, or it is
-        unusable.
+        An autoscaler puts a placeholder on an idle node rather than add one. It would also remove idle nodes that a
+        gang needs before its other nodes have come.
         """
-        now_ns = self._state.now_ns
-        for name in self.placeholders.types() | wanted.keys():
-            joined = nodes[name].joined if name in nodes else 0
-            there = self.placeholders.oldest_first(name)
-            ended = there[: max(len(there) - wanted[name], joined)]
-            result.deleted += [self.placeholders.delete(each) for each in ended]
-            ready = self._without_order(name, found)
-            more = wanted[name] - len(there) + len(ended)
-            jobs = [self.placeholders.create(self._types[name], now_ns) for _ in range(min(more, len(ready)))]
-            if jobs:
-                result.created += jobs
-                self._backoff.ordered(ready, name, [job["metadata"]["name"] for job in jobs], now_ns)
-                self._events.happened_again(EventReason.NODE_REQUESTED, ready)
-
-    def _without_order(self, type_name: str, found: NewNodes) -> list[str]:
-        """Return the UIDs of the pods that want a node of a type and have no placeholder."""
-        asking, now_ns = self.placeholders.asking(), self._state.now_ns
-        wanting = [uid for uid, name in found.types.items() if name == type_name and uid not in found.on_starting]
-        orders = {uid: self._backoff.order(uid, type_name) for uid in wanting}
-        return [
-            uid
-            for uid, order in orders.items()
-            if order is None or (order.jobs.isdisjoint(asking) and not order.pauses(now_ns))
-        ]
-
-    def _stand_on_idle(self, nodes: Mapping[str, TypeNodes], kept: Set[str], result: NodeRequestRound) -> None:
-        """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none.
-
-        Else there is one for each of the nodes ``kept``, and for those that Karpenter would put it on instead.
-        """
-        stood_on = set[str]()
-        for name in self._types.keys() | self.placeholders.types():
-            of_type = nodes.get(name, TypeNodes())
-            waiting = of_type.idle & kept
-            beside = of_type.idle & of_type.starting_for_karpenter if waiting else set()
-            taken = of_type.idle if self.placeholders.oldest_first(name) else waiting | beside
-            stood_on |= taken
-            wanted, there = min(len(taken), _MOST_IDLE), self.placeholders.oldest_first(name, idle=True)
-            for _ in range(wanted - len(there)):
-                result.created.append(self.placeholders.create(self._types[name], self._state.now_ns, idle=True))
-            spare = there[: max(0, len(there) - wanted)]
-            result.deleted += [self.placeholders.delete(each) for each in spare]
-        self._stood_on = stood_on
-
-    def _kept(self, found: NewNodes) -> set[str]:
-        """Return the nodes with room for a part of a gang, unless the types that it lacks have failed too often."""
-        hopeful = set[GangName]()
-        for pod in self._gangs.without_room:
-            why, chosen, gang = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid), gang_of(pod)
-            hoped = [name for name, refusal in why.items() if refusal.rule.passes] if chosen is None else [chosen]
-            if gang is not None and any(self._backoff.times_failed(name) < _MOST_FAILURES for name in hoped):
-                hopeful.add(gang)
-        return {node for gang in hopeful for node in self._gangs.searches.nodes_with_room(gang)}
+        hopeful = {gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types}
+        kept = {node for gang in hopeful if gang is not None for node in self._gangs.searches.nodes_with_room(gang)}
+        return {name: each.idle if wanted[name] or each.idle & kept else set() for name, each in nodes.items()}
 
     # -- what is said
 
-    def _wording(self, pod: Pod, found: NewNodes, wanted: Counter[str], left: Set[str]) -> Wording | None:
-        """Return reason and message of a pod's event, None if there is nothing to report."""
-        uid = pod.metadata.uid
+    def _tell(self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound) -> None:
+        """Record the event of a pod, unless it repeats a recent one."""
+        uid, reason = pod.metadata.uid, EventReason.NODE_NOT_ADDED
+        type_name, late = found.types.get(uid, ""), self._waits(pod) >= self._wait_seconds
         if (why := found.refused.get(uid)) is not None:
-            return refused(why)
-        if uid in left:
-            return LEFT
-        if (type_name := found.types.get(uid)) is None:
-            return BEYOND_MOST if self._is_late(pod) else None
-        if type_name not in wanted:
-            return None
-        order = self._backoff.order(uid, type_name)
-        return requested(type_name, order.times if order is not None else 1)
+            if not any(refusal.rule is NodeTypeRule.PAUSED for refusal in why.values()):
+                reason = EventReason.NO_NODE_TYPE_FITS
+            text = f"no node is asked for that could take the pod: {worded(why)}"
+        elif uid not in found.on_new:
+            return
+        elif wanted[type_name]:
+            reason = EventReason.NODE_REQUESTED
+            text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {type_name}"
+        elif late:
+            text = _LEFT if self.requested < self._configuration.autoscaling.most_nodes else _BEYOND_MOST
+        else:
+            return
+        told, at_ns = self._told.get((uid, reason), ("", 0))
+        if told != text or self._state.now_ns - at_ns >= _TOLD_AGAIN_NS:
+            self._told[uid, reason] = text, self._state.now_ns
+            result.events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))

@@ -2,8 +2,8 @@
 
 A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the condition by which
 autoscalers find unschedulable pods. By anti-affinity it only accepts a node without pods, except those of DaemonSets
-and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. An existing idle
-node that a gang will start on gets a placeholder of its own, which keeps the other ones away.
+and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. For each empty
+node that is there already one placeholder more is created, since an autoscaler puts one on it.
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even if gputile is gone.
 Placeholders are read from the cluster in each round, so a crash does no harm, and a new leader continues with them.
@@ -11,21 +11,13 @@ Placeholders are read from the cluster in each round, so a crash does no harm, a
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.well_known import (
-    DAEMON_LABEL,
-    GPU_COUNT_LABEL,
-    IDLE_NODE_ANNOTATION,
-    NODE_TYPE_ANNOTATION,
-    PLACEHOLDER_LABEL,
-    WHOLE_GPU,
-)
+from gputile.api.well_known import DAEMON_LABEL, GPU_COUNT_LABEL, NODE_TYPE_ANNOTATION, PLACEHOLDER_LABEL, WHOLE_GPU
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.event_loop import taking_turns
@@ -56,20 +48,15 @@ _ON_AN_EMPTY_NODE: Final = {
 }
 
 
-def placeholder_job(name: str, kind: NodeType, wait_seconds: int, *, idle: bool = False) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; it ends a minute after ``wait_seconds``.
-
-    ``idle`` marks a placeholder for an existing node.
-    """
-    amounts = {resource: str(count) for resource, count in kind.resources.items()}
+def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
+    """Return the Job of a placeholder for a node of a type; it ends a minute after ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
     container = {
         "name": "placeholder",
         "image": _IMAGE,
-        "resources": {"limits": amounts},
+        "resources": {"limits": {resource: str(count) for resource, count in kind.resources.items()}},
         "securityContext": _RESTRICTED,
     }
-    annotations = {NODE_TYPE_ANNOTATION: kind.name} | ({IDLE_NODE_ANNOTATION: "true"} if idle else {})
     spec = {
         "schedulerName": PLACEHOLDER_SCHEDULER,
         "restartPolicy": "Never",
@@ -89,184 +76,104 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int, *, idle: bool 
             "activeDeadlineSeconds": wait_seconds + _GRACE_SECONDS,
             "ttlSecondsAfterFinished": 0,
             "template": {
-                "metadata": {"labels": labels, "annotations": annotations},
+                "metadata": {"labels": labels, "annotations": {NODE_TYPE_ANNOTATION: kind.name}},
                 "spec": spec,
             },
         },
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholder:
-    """A placeholder; ``pod`` is None until the watch has shown it. ``created_ns`` is Unix time."""
-
-    job: str
-    type_name: str
-    idle: bool
-    created_ns: int
-    pod: Pod | None = None
-
-
-class Placeholders:
-    """The existing placeholders, including those just created, without those just deleted.
-
-    ``new_name`` returns a unique name. A placeholder requests a node for ``wait_seconds`` at most; ``idle`` ones are
-    for existing nodes.
-    """
-
-    def __init__(self, wait_seconds: int, new_name: Callable[[], str]) -> None:
-        self._wait_seconds, self._new_name = wait_seconds, new_name
-        self._there: dict[str, Placeholder] = {}
-        self._unseen: dict[str, Placeholder] = {}  # those that the watch has not shown yet
-        self._deleted: set[str] = set()
-
-    def observe(self, pods: Mapping[str, Pod], now_ns: int) -> set[str]:
-        """Apply the pods that the watch has shown, by UID; return the types of Jobs that got no pod in time."""
-        jobs = {_job_of(pod): pod for pod in pods.values()}
-        self._deleted &= jobs.keys()
-        self._unseen = {job: each for job, each in self._unseen.items() if job not in jobs}
-        wait_ns = self._wait_seconds * _SECOND
-        ended = [each for each in self._unseen.values() if not 0 <= now_ns - each.created_ns < wait_ns]
-        for each in ended:
-            del self._unseen[each.job]
-        found = {job: _found(job, pod) for job, pod in jobs.items() if job not in self._deleted}
-        self._there = found | self._unseen
-        return {each.type_name for each in ended if not each.idle}
-
-    def counts(self) -> Counter[str]:
-        """Return how many nodes of each type are requested."""
-        return Counter(each.type_name for each in self._there.values() if not each.idle)
-
-    def oldest_first(self, type_name: str, *, idle: bool = False) -> list[Placeholder]:
-        found = [each for each in self._there.values() if (each.type_name, each.idle) == (type_name, idle)]
-        return sorted(found, key=lambda each: each.created_ns)
-
-    def types(self) -> set[str]:
-        return {each.type_name for each in self._there.values()}
-
-    def late(self, now_ns: int) -> set[str]:
-        """Return the types of requested nodes that have not joined in time."""
-        wait_ns = self._wait_seconds * _SECOND
-        asking = [each for each in self._there.values() if each.pod is not None and not each.idle]
-        return {each.type_name for each in asking if now_ns - each.created_ns > wait_ns}
-
-    def asking(self) -> set[str]:
-        """Return the names of the Jobs that request nodes."""
-        return {job for job, each in self._there.items() if not each.idle}
-
-    def unmarked(self) -> list[Pod]:
-        """Return the placeholders that autoscalers cannot see yet."""
-        pods = (each.pod for each in self._there.values())
-        return [pod for pod in pods if pod is not None and not pod.status.conditions]
-
-    def create(self, kind: NodeType, now_ns: int, *, idle: bool = False) -> dict[str, Any]:
-        """Return a new Job; it counts from now on, even if the response to its creation is lost."""
-        name = f"gputile-placeholder-{self._new_name()}"
-        self._there[name] = self._unseen[name] = Placeholder(name, kind.name, idle, now_ns)
-        return placeholder_job(name, kind, self._wait_seconds, idle=idle)
-
-    def delete(self, placeholder: Placeholder) -> str:
-        """Stop counting a placeholder; return the name of its Job, which is to be deleted."""
-        self._there.pop(placeholder.job, None)
-        self._unseen.pop(placeholder.job, None)
-        self._deleted.add(placeholder.job)
-        return placeholder.job
-
-    def are_being_deleted(self, pods: Mapping[str, Pod]) -> bool:
-        """Return whether some deleted placeholders still exist."""
-        return any(_job_of(pod) in self._deleted for pod in pods.values())
-
-    def not_created(self, job: str, *, refused: bool) -> None:
-        """Stop counting a Job that does not exist. If it was ``refused``, ``observe`` reports its type as failed."""
-        created = self._unseen.pop(job, None)
-        if created is not None and refused:
-            self._unseen[job] = Placeholder(job, created.type_name, created.idle, 0)
-
-    def not_deleted(self, job: str) -> None:
-        """Count a Job again that could not be deleted, so that the next round deletes it."""
-        self._deleted.discard(job)
-
-    def abandon(self) -> None:
-        """Forget what was decided: nothing of it is written."""
-        self._unseen.clear()
-        self._deleted.clear()
-
-
-def _job_of(pod: Pod) -> str:
-    return pod.metadata.labels.get(JOB_LABEL, "")
-
-
-def _found(job: str, pod: Pod) -> Placeholder:
-    meta = pod.metadata
-    created_ns = int(unix_seconds(meta.creation_timestamp) * _SECOND)
-    type_name = meta.annotations.get(NODE_TYPE_ANNOTATION, "")
-    return Placeholder(job, type_name, IDLE_NODE_ANNOTATION in meta.annotations, created_ns, pod)
-
-
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: Jobs to create, names of Jobs to delete, and events to record.
+    """The result of a round: types to create placeholders of, names of Jobs to delete, and events to record."""
 
-    ``unmarked`` are placeholders without the condition by which autoscalers find them.
-    """
-
-    created: list[Mapping[str, Any]] = field(default_factory=list)
+    now_ns: int
+    created: list[NodeType] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    unmarked: list[Pod] = field(default_factory=list)
     events: list[GangEvent] = field(default_factory=list)
 
 
-class NodeRequester:
-    """Writes the result of a round; ``pods`` returns the placeholders that the watch has shown."""
+class Placeholders:
+    """Writes the Jobs of placeholders, and knows those that were just created or deleted.
+
+    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name. A Job whose pod
+    nobody creates counts for ``wait_seconds``.
+    """
 
     def __init__(
-        self, placeholders: Placeholders, writer: ApiServerWriter, pods: Callable[[], Mapping[str, Pod]]
+        self,
+        writer: ApiServerWriter,
+        pods: Callable[[], Mapping[str, Pod]],
+        wait_seconds: int,
+        new_name: Callable[[], str],
     ) -> None:
         self.failures = 0
-        self._placeholders, self._writer, self._pods = placeholders, writer, pods
+        self._writer, self._pods, self._new_name = writer, pods, new_name
+        self._wait_seconds = wait_seconds
+        self._created: dict[str, tuple[str, int]] = {}  # without a pod yet: the type, and the creation in Unix ns
+        self._deleted: set[str] = set()  # in the latest round
 
-    async def placeholders_gone(self) -> None:
-        """Wait some seconds at most until the deleted placeholders are gone.
-
-        Otherwise an autoscaler would add nodes for them.
-        """
-        for _ in range(LOOKS):
-            if not self._placeholders.are_being_deleted(self._pods()):
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+    def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
+        """Return the Jobs by the types of the nodes that they request, oldest first; ``pods`` are of a snapshot."""
+        jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
+        wait_ns = self._wait_seconds * _SECOND
+        self._created = {
+            job: (type_name, created_ns)
+            for job, (type_name, created_ns) in self._created.items()
+            if job not in jobs and 0 <= now_ns - created_ns < wait_ns
+        }
+        there = [
+            (int(unix_seconds(meta.creation_timestamp) * _SECOND), job, meta.annotations.get(NODE_TYPE_ANNOTATION, ""))
+            for job, meta in jobs.items()
+        ]
+        there += [(created_ns, job, type_name) for job, (type_name, created_ns) in self._created.items()]
+        found: dict[str, list[str]] = {}
+        for _, job, type_name in sorted(there):
+            found.setdefault(type_name, []).append(job)
+        return found
 
     async def write(self, result: NodeRequestRound) -> None:
         async for event in taking_turns(result.events):
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
         # Delete first: an autoscaler must not see a placeholder together with its replacement.
-        for name in result.deleted:
-            if not await self._try(self._writer.delete_placeholder(name)):
-                self._placeholders.not_deleted(name)
-        for job in result.created:
-            await self._create(job)
-        for pod in result.unmarked:
-            await self._try(self._writer.mark_unschedulable(pod, _MESSAGE))
+        self._deleted = set(result.deleted)
+        for job in result.deleted:
+            if await self._error(self._writer.delete_placeholder(job)) is None:
+                self._created.pop(job, None)
+        for kind in result.created:
+            job = f"gputile-placeholder-{self._new_name()}"
+            self._created[job] = kind.name, result.now_ns
+            error = await self._error(self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds)))
+            # A Job that is refused for good counts on, and so is tried again after the back-off.
+            refused = isinstance(error, ApiError) and error.refused_for_good
+            if error is not None and not error.may_have_been_executed and not refused:
+                del self._created[job]
+        for pod in [pod for pod in self._pods().values() if not pod.status.conditions]:
+            await self._error(self._writer.mark_unschedulable(pod, _MESSAGE))
 
-    async def _create(self, job: Mapping[str, Any]) -> None:
-        try:
-            await self._writer.create_placeholder(job)
-        except KubeError as error:
-            self._failed(error)
-            if not error.may_have_been_executed:
-                refused = isinstance(error, NotFound) or (isinstance(error, ApiError) and error.refused_for_good)
-                self._placeholders.not_created(job["metadata"]["name"], refused=refused)
+    async def gone(self) -> None:
+        """Wait some seconds at most until the deleted placeholders are gone.
 
-    async def _try(self, write: Awaitable[None]) -> bool:
+        Otherwise an autoscaler would add nodes for them.
+        """
+        for _ in range(LOOKS):
+            if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _error(self, write: Awaitable[None]) -> KubeError | None:
+        """Return why a write failed; it has not if the object is gone already."""
         try:
             await write
         except NotFound:
-            return True
+            return None
         except KubeError as error:
-            self._failed(error)
-            return False
-        return True
+            self.failures += 1
+            log.warning("a placeholder was not written: %s", error)
+            return error
+        return None
 
-    def _failed(self, error: KubeError) -> None:
-        self.failures += 1
-        log.warning("a placeholder was not written: %s", error)
+
+def _job_of(pod: Pod) -> str:
+    return pod.metadata.labels.get(JOB_LABEL, "")

@@ -27,7 +27,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
-from gputile.controlplane.controller.gangs.gang import Gang, gang_of_one
+from gputile.controlplane.controller.gangs.gang_queue import Gang, gang_of_one
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName
@@ -38,10 +38,9 @@ from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import takes_now
-from gputile.core.scheduling.reserved_place import lost_reservation
-from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
+from gputile.core.scheduling.reservation_rules import lost_reservation
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 _SECOND = 10**9
 _BACKOFF_NS = 10 * _SECOND  # between two searches for the same gang or pod
@@ -227,7 +226,11 @@ class Preemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            return self._left_by_others(gang, request, node)
+            # kube-scheduler has chosen the victims: nobody else is evicted, even if they are not deleted yet.
+            found = self._search(gang, self._state.nodes.keys() - {node})
+            if found is None or found.evicted or found.withdrawn:
+                return None
+            return found if found.places[pod.metadata.uid].allocation is not None else None
         self._back_off(gang)
         search = request, msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
         if search in hopeless:
@@ -246,19 +249,6 @@ class Preemption:
         # The successors of terminating pods of lower priority must not take the GPUs.
         leave = found.evicted or found.withdrawn or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
-
-    def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if too few."""
-        engine, now_ns, uid = self._state.placement.engine, self._state.now_ns, gang.pod.metadata.uid
-        decision = engine.decide(request, node, now_ns)
-        if not isinstance(decision, Decision):
-            choice = choose_victims(engine, self._preemptor(gang, request), (node,), self.evictions.rules(gang.name))
-            info = self._state.ledger.info_of(node)
-            # kube-scheduler may not have deleted its victims yet.
-            if choice is None or choice.evicted or choice.withdrawn or info is None:
-                return None
-            decision = engine.decision(request, info, choice.gpus, now_ns)
-        return GangVictims({uid: decision}, ()) if decision.allocation is not None else None
 
     def _reserve_for_pod(self, gang: Gang, found: GangVictims) -> None:
         pod, place = gang.pod, found.places[gang.pod.metadata.uid]
@@ -312,7 +302,7 @@ class Preemption:
         choice = None
         for refused_too in (False, True) if has_evicted else (False,):  # a refused victim may be needed
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
-            choice = choice or choose_victims(engine, preemptor, (booking.node,), rules, gpus)
+            choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
         if choice is None:
             self.evictions.choose(gang.name, (), "")
             if not has_evicted:
@@ -377,12 +367,12 @@ class Preemption:
         state = self._state
         until_ns, lasts_ns = ends_ns
         if not 0 < until_ns - state.now_ns <= lasts_ns:
-            return PreemptionState.LOST, "its time is over"
+            return PreemptionState.LOST, "the reservation has expired"
         if bookings is None:
-            return PreemptionState.LOST, "a reservation of it is not there"
+            return PreemptionState.LOST, "one of its reservations is missing"
         for pod, name in planned:
             if why := self._kept_off(pod, name):
-                return PreemptionState.LOST, f"node {name} takes pod {pod.key} no longer: {why}"
+                return PreemptionState.LOST, f"node {name} no longer accepts pod {pod.key}: {why}"
         judged = (lost_reservation(state.ledger, booking) for booking in bookings.values())
         lost = [refusal for refusal in judged if refusal is not None]
         for refusal in lost:
@@ -415,7 +405,7 @@ class Preemption:
         if gang.is_single:
             self._write(gang.pod, None, "")
         whose = "the pod" if gang.is_single else f"gang {gang.name.name}"
-        text = f"no GPUs are reserved for {whose} any more that others leave: {why}"
+        text = f"GPUs are no longer reserved for {whose}: {why}"
         self._result.events.append(GangEvent(gang.unreserved, EventReason.PREEMPTION_ENDED, text))
 
     def _end(self, gang: Gang) -> None:

@@ -1,18 +1,15 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The worker thread only uses
-a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot is taken between two
-updates, so it never contains a part of a list. A plan for pods that have changed since is not written, and each write
-is conditional on the pod's version in the snapshot.
-
-Processing a list of the whole cluster takes many slices of the event loop. Updates and the snapshot wait for its end.
+a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot waits for the end of a
+list that is being applied. A plan for pods that have changed since is not written, and each write is conditional on the
+pod's version in the snapshot.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,39 +18,11 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequester, NodeRequestRound
+from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes them
-
-
-class UpdateQueue:
-    """Applies one update after the other."""
-
-    def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
-        self._busy = asyncio.Lock()
-
-    def put(self, update: Callable[[], Awaitable[None]]) -> None:
-        self._waiting.put_nowait(update)
-
-    async def run(self) -> NoReturn:
-        while True:
-            update = await self._waiting.get()
-            async with self._busy:
-                await update()
-            self._waiting.task_done()
-            await asyncio.sleep(0)  # nothing above yields to the event loop while updates are queued
-
-    async def drained(self) -> None:
-        await self._waiting.join()
-
-    @asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """Hold updates back while the context lasts."""
-        async with self._busy:
-            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +38,7 @@ class Planners:
     """The planners and their writers; None if gangs, or node requests, are off."""
 
     gangs: tuple[GangPlanner, GangWriter] | None = None
-    requests: tuple[NodeRequestPlanner, NodeRequester] | None = None
+    requests: tuple[NodeRequestPlanner, Placeholders] | None = None
 
 
 async def in_worker_thread(plan: Callable[[], RoundPlans]) -> RoundPlans:
@@ -82,14 +51,12 @@ class Rounds:
     def __init__(
         self,
         state: ClusterState,
-        updates: UpdateQueue,
         planners: Planners,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
         compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = in_worker_thread,
     ) -> None:
-        self._state, self._updates = state, updates
-        self._active, self._unix_ns = active, unix_ns
+        self._state, self._active, self._unix_ns = state, active, unix_ns
         self._gangs, self._requests = planners.gangs, planners.requests
         self._compute = compute
         self._woken = asyncio.Event()
@@ -121,7 +88,7 @@ class Rounds:
 
     async def run_round(self) -> RoundPlans:
         """Plan and write a round; write nothing if this replica is no longer active."""
-        async with self._updates.paused():
+        async with self._state.listing:
             self._state.tick(self._unix_ns())
             snapshot = self._state.snapshot()
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
@@ -129,7 +96,8 @@ class Rounds:
             self._requests_woken, self._requested_at = False, time.monotonic()
         plans = await self._compute(lambda: self._plan(snapshot, due=due))
         if not self._active():
-            self._abandon(plans)
+            if self._gangs is not None:
+                self._gangs[0].abandon()
             return RoundPlans()
         gangs = plans.gangs or GangRound()
         requested = self._write_requests(plans.requests, starts=bool(gangs.gates))
@@ -147,12 +115,6 @@ class Rounds:
             return RoundPlans(gangs)
         return RoundPlans(gangs, self._requests[0].plan(snapshot))
 
-    def _abandon(self, plans: RoundPlans) -> None:
-        if self._gangs is not None:
-            self._gangs[0].abandon()
-        if self._requests is not None and plans.requests is not None:
-            self._requests[0].abandon()
-
     async def _write_requests(self, requests: NodeRequestRound | None, *, starts: bool) -> None:
         """Write node requests; if gangs start, wait until deleted placeholders are gone."""
         if self._requests is None:
@@ -160,4 +122,4 @@ class Rounds:
         if requests is not None:
             await self._requests[1].write(requests)
         if starts:
-            await self._requests[1].placeholders_gone()
+            await self._requests[1].gone()

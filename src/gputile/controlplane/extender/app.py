@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from gputile.api.webhooks import (
     ExtenderBindingResult,
     ExtenderPreemptionArgs,
     FilterResult,
-    HostPriority,
 )
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -35,12 +35,7 @@ MOST_ITEMS_ELSE = 81_920
 # This books nothing, so every replica answers it.
 _OF_EVERY_REPLICA = ("prioritize-claims",)
 
-_args = msgspec.json.Decoder(ExtenderArgs)
-_binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
-_preemption_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _encoder = msgspec.json.Encoder()
-
-Answer = tuple[Any, str]  # the response, and its outcome in the metrics
 
 # The responses of verbs that have a field for an error; prioritize and preempt have none.
 _FAILURES: dict[str, Callable[[str], Any]] = {
@@ -50,75 +45,53 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ExtenderGate:
-    """Admits calls: ``admit`` raises ``NotReady`` if this replica may not act.
+class _Verb:
+    """``answer`` is called with the decoded body; ``outcome`` names its result in the metrics."""
 
-    ``not_ready`` returns why this replica is not ready, None if it is.
-    """
-
-    admit: Callable[[], Awaitable[None]]
-    not_ready: Callable[[], str | None]
+    decoder: msgspec.json.Decoder[Any]
+    answer: Callable[[Any], Any]
+    outcome: Callable[[Any], str]
 
 
-def _answers(handlers: ExtenderHandlers) -> dict[str, Callable[[bytes], Awaitable[Answer]]]:
-    """Return the verbs as functions from a request's body to an answer."""
-
-    async def filtering(body: bytes) -> Answer:
-        result = handlers.filter(decode(body, _args))
-        return result, "fits" if result.node_names else "refused"
-
-    def ranking(answer: Callable[[ExtenderArgs], list[HostPriority]]) -> Callable[[bytes], Awaitable[Answer]]:
-        async def run(body: bytes) -> Answer:
-            return answer(decode(body, _args)), "scored"
-
-        return run
-
-    async def bind(body: bytes) -> Answer:
-        result = await handlers.bind(decode(body, _binding_args))
-        return result, "failed" if result.error else "bound"
-
-    async def preempt(body: bytes) -> Answer:
-        return await handlers.preempt(decode(body, _preemption_args)), "answered"
-
+def _verbs(handlers: ExtenderHandlers) -> dict[str, _Verb]:
+    args, bind_args = msgspec.json.Decoder(ExtenderArgs), msgspec.json.Decoder(ExtenderBindingArgs)
+    preempt_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
     return {
-        "filter": filtering,
-        "prioritize": ranking(handlers.prioritize),
-        "prioritize-without-gpus": ranking(handlers.prioritize_without_gpus),
-        "prioritize-claims": ranking(handlers.prioritize_claims),
-        "bind": bind,
-        "preempt": preempt,
+        "filter": _Verb(args, handlers.filter, lambda result: "fits" if result.node_names else "refused"),
+        "prioritize": _Verb(args, handlers.prioritize, lambda _: "scored"),
+        "prioritize-without-gpus": _Verb(args, handlers.prioritize_without_gpus, lambda _: "scored"),
+        "prioritize-claims": _Verb(args, handlers.prioritize_claims, lambda _: "scored"),
+        "bind": _Verb(bind_args, handlers.bind, lambda result: "failed" if result.error else "bound"),
+        "preempt": _Verb(preempt_args, handlers.preempt, lambda _: "answered"),
     }
 
 
 class _VerbEndpoint:
-    """One verb over HTTP: reads the body, asks the gate, answers, and counts the outcome."""
+    """One verb over HTTP: reads the body, answers if this replica may act, and counts the outcome."""
 
     def __init__(
         self,
-        verb: str,
-        answer: Callable[[bytes], Awaitable[Answer]],
-        gate: ExtenderGate,
+        name: str,
+        verb: _Verb,
+        admit: Callable[[], Awaitable[None]],
         metrics: ExtenderMetrics,
         bodies: BodyReader,
     ) -> None:
-        self._verb = verb
-        self._answer = answer
-        self._gate = gate
-        self._requests, self._seconds = metrics.requests, metrics.seconds.labels(verb)
+        self._name, self._verb, self._admit = name, verb, admit
+        self._requests, self._seconds = metrics.requests, metrics.seconds.labels(name)
         self._bodies = bodies
-        self._most_items = MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
+        self._most_items = MOST_ITEMS.get(name, MOST_ITEMS_ELSE)
 
     async def serve(self, request: web.BaseRequest) -> web.Response:
-        begin, verb = time.perf_counter(), self._verb
+        begin, verb = time.perf_counter(), self._name
         try:
             body = await self._bodies.body(request)
             if has_more_items(body, self._most_items):
                 raise BadRequest(f"the body has more than {self._most_items} items of JSON")
-            if verb not in _OF_EVERY_REPLICA:
-                await self._gate.admit()
-            elif why := self._gate.not_ready():
-                raise NotReady(why)
-            result, outcome = await self._answer(body)
+            await self._admit()
+            result = self._verb.answer(decode(body, self._verb.decoder))
+            if isawaitable(result):
+                result = await result
         except ConversionError as error:
             return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
         except BodyRefused as refused:
@@ -130,24 +103,38 @@ class _VerbEndpoint:
         except Exception as error:  # one bad call must not end the server
             log.exception("%s failed", verb)
             return self._failed(f"{verb}: internal error: {error!r}", 500, "error")
-        self._requests.labels(verb, outcome).inc()
+        self._requests.labels(verb, self._verb.outcome(result)).inc()
         self._seconds.observe(time.perf_counter() - begin)
         return _json(result)
 
     def _failed(self, text: str, status: int, outcome: str) -> web.Response:
-        self._requests.labels(self._verb, outcome).inc()
-        failure = _FAILURES.get(self._verb)
+        self._requests.labels(self._name, outcome).inc()
+        failure = _FAILURES.get(self._name)
         return _json(failure(text)) if failure is not None else web.Response(status=status, text=text)
 
 
 def create_app(
-    handlers: ExtenderHandlers, metrics: ExtenderMetrics, gate: ExtenderGate, intake: BodyReader | None = None
+    handlers: ExtenderHandlers,
+    metrics: ExtenderMetrics,
+    admit: Callable[[], Awaitable[None]],
+    not_ready: Callable[[], str | None],
+    intake: BodyReader | None = None,
 ) -> Handler:
-    """Return the handler of verbs, probes and metrics; ``intake`` reads the bodies."""
+    """Return the handler of verbs, probes and metrics.
+
+    ``admit`` raises ``NotReady`` if this replica may not act; ``not_ready`` returns why it has not listed the cluster,
+    None if it has. ``intake`` reads the bodies.
+    """
+
+    async def admit_every_replica() -> None:
+        if why := not_ready():
+            raise NotReady(why)
+
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
-    routes = monitoring_routes(metrics.registry, gate.not_ready)
-    for verb, answer in _answers(handlers).items():
-        routes[f"/{verb}"] = "POST", _VerbEndpoint(verb, answer, gate, metrics, bodies).serve
+    routes = monitoring_routes(metrics.registry, not_ready)
+    for name, verb in _verbs(handlers).items():
+        admitting = admit_every_replica if name in _OF_EVERY_REPLICA else admit
+        routes[f"/{name}"] = "POST", _VerbEndpoint(name, verb, admitting, metrics, bodies).serve
     return routed(routes)
 
 

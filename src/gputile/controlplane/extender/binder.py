@@ -18,9 +18,9 @@ from gputile.api.well_known import FENCE_ANNOTATION
 from gputile.controlplane.event_loop import several_at_once
 from gputile.core.ledger.events import TimePassed
 from gputile.core.refusal import Refusal
-from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod, pod_was_read
+from gputile.core.scheduling.bind import PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import waits_for_first
+from gputile.core.scheduling.reservation_rules import waits_for_first
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
@@ -89,9 +89,6 @@ class BinderClock:
 
     monotonic: Callable[[], float]
     unix_ns: Callable[[], int]
-
-    def now(self) -> BindTime:
-        return BindTime(self.unix_ns(), self.monotonic())
 
 
 class BindError(Exception):
@@ -165,7 +162,7 @@ class Binder:
             async with asyncio.timeout(FIRST_POD_S):
                 while waits_for_first(self._ledger, uid):
                     await self._ended.wait()
-        binding = assume_pod(self._engine, pod, node, self._clock.now())
+        binding = assume_pod(self._engine, pod, node, self._clock.unix_ns(), self._clock.monotonic())
         if isinstance(binding, Refusal):
             raise BindError(binding.text)
         if binding is None:

@@ -28,9 +28,9 @@ from gputile.api.webhooks import (
 from gputile.api.well_known import EventReason
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.core.scheduling.claims import rank_pod_with_claims
+from gputile.core.scheduling.eviction_rules import EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_with_claims, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ExtenderHandlers:
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
         *,
-        evictable: EvictablePods | None = None,
+        evictable: EvictablePods,
     ) -> None:
         self._engine = engine
         self._binder = binder
@@ -134,15 +134,7 @@ class ExtenderHandlers:
 
         Yields to other calls after each node.
         """
-        proposed: dict[str, MetaVictims] = dict(args.node_name_to_meta_victims or {})
-        for node, chosen in (args.node_name_to_victims or {}).items():
-            proposed.setdefault(
-                node,
-                MetaVictims(
-                    pods=[MetaPod(uid=pod.metadata.uid) for pod in chosen.pods or []],
-                    num_pdb_violations=chosen.num_pdb_violations,
-                ),
-            )
+        proposed = args.node_name_to_meta_victims or {}
         verdict = judge_preemption(self._engine, args.pod)
         if verdict.hopeless:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
@@ -152,18 +144,17 @@ class ExtenderHandlers:
         if booking is not None and booking.preemption:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority = args.pod.spec.priority or 0
-        facts = self._evictable.facts if self._evictable is not None else {}
+        facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
             leaving = victims(self._engine, verdict, node, first, priority, facts)
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
-                violations = candidate.num_pdb_violations
-                if self._evictable is not None:
-                    violations += self._evictable.violations(kept, more)
+                added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))
                 answer[node] = MetaVictims(
-                    pods=[MetaPod(uid=uid) for uid in [*kept, *more]], num_pdb_violations=violations
+                    pods=[MetaPod(uid=uid) for uid in [*kept, *more]],
+                    num_pdb_violations=candidate.num_pdb_violations + added,
                 )
             await asyncio.sleep(0)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)

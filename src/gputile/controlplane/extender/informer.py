@@ -6,12 +6,15 @@ If GPUs become free, pods that were refused a moment before are requeued.
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator, KeysView, Sequence
-from typing import NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import WAKE_ANNOTATION
+from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.evictable_pods import EvictablePods
+from gputile.controlplane.extender.metrics import PendingPods
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     ClaimApplied,
@@ -37,24 +40,6 @@ log = logging.getLogger(__name__)
 WATCH_LAG_SECONDS = 30.0
 PAUSE_SECONDS = 0.5
 
-Item = TypeVar("Item")
-
-
-_PIECE = 50  # objects: some milliseconds of work
-
-
-class PodObserver(Protocol):
-    """Gets pods after the ledger."""
-
-    def pod_applied(self, pod: Pod) -> None:
-        """Apply a pod that was created or changed."""
-
-    def pod_deleted(self, uid: str) -> None:
-        """Forget a pod."""
-
-    def uids(self) -> KeysView[str]:
-        """Return the UIDs of the known pods."""
-
 
 class Informer:
     """Applies the events of reflectors to ``ledger``, and then to ``observers``.
@@ -62,7 +47,9 @@ class Informer:
     ``freed`` is called with nodes that may have more free GPUs now.
     """
 
-    def __init__(self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[PodObserver] = ()) -> None:
+    def __init__(
+        self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[EvictablePods | PendingPods] = ()
+    ) -> None:
         self._ledger = ledger
         self._observers = observers
         self._freed = freed
@@ -91,58 +78,40 @@ class Informer:
                 self._apply(PodDeleted(pod.metadata.uid))
                 for observer in self._observers:
                     observer.pod_deleted(pod.metadata.uid)
-            case Replaced():
-                for _ in self._list_of_pods(event):
-                    pass
             case UnreadableObject():
                 pass  # logged by the reflector; the known state of the pod stays
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
-        for _ in self._list_of_pods(event):
-            await asyncio.sleep(0)
+        """Apply a list of pods, deleted pods first.
 
-    async def listed_nodes(self, event: Replaced[Node]) -> None:
-        for _ in self._list_of_nodes(event):
-            await asyncio.sleep(0)
-
-    def _list_of_pods(self, event: Replaced[Pod]) -> Iterator[None]:
-        """Apply a list of pods in steps, deleted pods first.
-
-        Between the steps, pods of the list that are not applied yet look as if the watch were behind. A replica that
-        has to know the whole list waits for the end.
+        Meanwhile, pods of the list that are not applied yet look as if the watch were behind. A replica that has to
+        know the whole list waits for the end.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
         there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
-        yield
-        yield from self._ledger.release_gone(there)
+        for _ in self._ledger.release_gone(there):
+            await asyncio.sleep(0)
         for observer in self._observers:
-            for uids in _pieces(list(observer.uids() - there)):
-                yield
-                for uid in uids:
-                    observer.pod_deleted(uid)
-        for pods in _pieces(event.objects):
-            yield
-            for pod in pods:
-                if not pod.spec.node_name:
-                    self._ledger.apply(Doubted(pod.metadata.uid))
-                self._ledger.apply(PodApplied(pod))
-                for observer in self._observers:
-                    observer.pod_applied(pod)
+            async for uid in taking_turns(observer.uids() - there):
+                observer.pod_deleted(uid)
+        async for pod in taking_turns(event.objects):
+            if not pod.spec.node_name:
+                self._ledger.apply(Doubted(pod.metadata.uid))
+            self._ledger.apply(PodApplied(pod))
+            for observer in self._observers:
+                observer.pod_applied(pod)
         self._free_any(position)
-        yield
         # Listed objects live long: garbage collections need not visit them.
         gc.freeze()
 
-    def _list_of_nodes(self, event: Replaced[Node]) -> Iterator[None]:
+    async def listed_nodes(self, event: Replaced[Node]) -> None:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
         there = frozenset(unread.union(node.metadata.name for node in event.objects))
         self._ledger.apply(NodesReplaced((), there))
-        for nodes in _pieces(event.objects):
-            yield
-            for node in nodes:
-                self._ledger.apply(NodeApplied(node))
+        async for node in taking_turns(event.objects):
+            self._ledger.apply(NodeApplied(node))
         self._free_any(position)
 
     def _free_any(self, position: int) -> None:
@@ -155,9 +124,6 @@ class Informer:
                 self._apply(NodeApplied(node))
             case Deleted(node):
                 self._apply(NodeDeleted(node.metadata.name))
-            case Replaced():
-                for _ in self._list_of_nodes(event):
-                    pass
             case UnreadableObject():
                 pass  # logged by the reflector; the known state of the node stays
 
@@ -174,16 +140,12 @@ class Informer:
                 pass  # logged by the reflector; the known state of the claim stays
 
 
-def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    return (objects[start : start + _PIECE] for start in range(0, len(objects), _PIECE))
-
-
 class PodRequeuer:
     """Touches nodes when GPUs become free, one every ``pause`` seconds, so that refused pods are requeued.
 
     kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a moment ahead of the
-    extender's: it sees a pod end and retries at once, while the extender still sees the pod. It would not retry again
-    for minutes. So if GPUs become free soon after a refusal, an annotation of the node is written, which makes
+    extender's: it sees a pod end and retries at once, while the extender still sees the pod. It would retry only
+    after minutes. So if GPUs become free soon after a refusal, an annotation of the node is written, which makes
     kube-scheduler retry after the extender has seen the free GPUs.
     """
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import EventReason
@@ -32,7 +33,7 @@ class ExtenderMetrics:
         self.registry = MetricsRegistry()
         self.requests = Counter(
             "gputile_extender_requests_total",
-            "Calls of kube-scheduler, by verb and outcome.",
+            "Calls from kube-scheduler by verb and outcome.",
             ["verb", "outcome"],
             registry=self.registry,
         )
@@ -52,11 +53,8 @@ class ExtenderMetrics:
 
     def waited(self, pod: Pod, now: datetime) -> None:
         """Record that a pod was bound at ``now``. Its creation is by the API server's clock."""
-        try:
-            created = datetime.fromisoformat(pod.metadata.creation_timestamp or "")
-            self._wait.observe(max(0.0, (now - created).total_seconds()))
-        except (ValueError, TypeError):  # none, or one without a time zone: the API server writes neither
-            return
+        if created := unix_seconds(pod.metadata.creation_timestamp):
+            self._wait.observe(max(0.0, now.timestamp() - created))
 
 
 EVERY_S: Final = 15.0
@@ -87,29 +85,29 @@ class CapacityWatch:
         )
         gauge(
             "gputile_ledger_gpu_memory_booked_bytes",
-            "Memory of these GPUs that pods have, bytes; whole GPUs with all of theirs.",
+            "Booked memory of these GPUs, bytes. A whole GPU counts with all its memory.",
             lambda: self.latest.booked * MIB,
         )
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
-            "Free memory of these GPUs on nodes that take pods, by the size of the hole: of GPUs with at least so many "
-            "GiB free, and less than the next size, bytes.",
-            "hole_gib",
+            "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so many GiB, and less than "
+            "the next value.",
+            "at_least_gib",
             lambda: [(str(gib), mib * MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
         )
         gauge(
-            "gputile_ledger_largest_hole_bytes",
-            "The most memory that is free on one GPU of a node that takes pods, bytes.",
+            "gputile_ledger_largest_free_memory_bytes",
+            "Largest free memory of a single GPU on nodes that take pods, bytes.",
             lambda: self.latest.largest_hole * MIB,
         )
         gauge(
             "gputile_ledger_free_gpus",
-            "GPUs with nothing booked, on nodes that take pods.",
+            "GPUs without bookings on nodes that take pods.",
             lambda: self.latest.free_gpus,
         )
         gauge(
             "gputile_ledger_fragmentation_ratio",
-            "Part of the free memory that pods like those that run could not use, from 0 to 1 (F of the FGD paper).",
+            "Part of the free memory that pods like the running ones cannot use, from 0 to 1 (F of the FGD paper).",
             lambda: self.latest.fragmentation,
         )
 
@@ -120,7 +118,7 @@ class PendingReason(StrEnum):
     NO_GPU_FITS = "no_gpu_fits"
     INVALID_REQUEST = "invalid_request"
     GATED = "gated"
-    NOT_PLACED = "not_placed"  # kube-scheduler has not asked yet, or lets it wait for something beside GPUs
+    NOT_PLACED = "not_placed"  # kube-scheduler has not called the extender yet, or something other than GPUs is missing
 
 
 _OF_EVENTS: Final = {

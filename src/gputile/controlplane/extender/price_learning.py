@@ -8,7 +8,6 @@ placed by the plain rule.
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -24,9 +23,9 @@ LOOK_EVERY_S = 1.0
 STALE_AFTER_S = 60.0  # scarcity may have changed by then
 
 
-def priced(demand: Demand, arrays: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
-    """Return the prices of a demand on a cluster as it stood: see ``packing_scores.build``."""
-    return build(arrays, prices(demand), models, cpu)
+def priced(demand: Demand, arrays: NodeArrays) -> PackingState:
+    """Return the prices for ``demand`` on a snapshot of the cluster; see ``packing_scores.build``."""
+    return build(arrays, prices(demand))
 
 
 class PriceLearning:
@@ -56,7 +55,7 @@ class PriceLearning:
                 learnt = loop.time()
                 asked, arrays = demand.demand(), self._engine.ledger.node_arrays.copy()
                 try:
-                    state = await loop.run_in_executor(self._workers(), priced, asked, arrays, *self._engine.supply())
+                    state = await loop.run_in_executor(self._workers(), priced, asked, arrays)
                     self._engine.packing_state = state
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("prices are not learnt anew: %s", error)

@@ -18,14 +18,14 @@ from gputile.api.well_known import EXTENDER_LEASE, EventReason
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.app import ExtenderGate, create_app
+from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, BinderClock, PodApi
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.price_learning import PriceLearning
-from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
+from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -35,7 +35,7 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.kube.writes import reference_to
-from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, holding
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import LoopLag
 
@@ -105,14 +105,15 @@ class Extender:
                 engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
             ),
             self.metrics,
-            ExtenderGate(self._admit, self.not_ready),
+            self._admit,
+            self.not_ready,
         )
         self._describe()
 
-    def _elect(self, connection: Connection) -> Election:
+    def _elect(self, connection: Connection) -> LeaderElection:
         settings, seconds = self._settings, self._settings.lease_seconds
         if not seconds:
-            return SoleReplica(self._catch_up)
+            return LeaderElection(NoLease(), self._catch_up)
         state = LeaseState(settings.identity, seconds, seconds / 3)
         namespace = settings.lease_namespace or connection.namespace
         within = max(1.0, seconds / 3)
@@ -149,31 +150,29 @@ class Extender:
         reflectors["poddisruptionbudgets"] = self._budgets
         reflectors |= self._claims
         export_reflectors(registry, "extender", reflectors)
-        gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: self.not_ready() is None)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
-        gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
-        gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge("gputile_ledger_bookings", "Pods with booked GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         self._capacity.export(registry)
         registry.labelled(
             "gputile_extender_pending_pods",
-            "Pods that ask for GPUs and have no node yet, by what they wait for.",
+            "Pending GPU pods by reason.",
             "reason",
             self._pending.counts,
         )
         registry.labelled(
             "gputile_extender_pending_since_timestamp_seconds",
-            "Since when the pod has waited that has waited longest, by what for, Unix time; 0 where none waits.",
+            "Start of the longest wait of a pending GPU pod, by reason, Unix time; 0 if none is pending.",
             "reason",
             self._pending.since,
         )
         gauge(
-            "gputile_ledger_unconfirmed",
+            "gputile_ledger_unconfirmed_bindings",
             "Bindings that the watch has not confirmed yet.",
             lambda: len(ledger.overdue(self._clock.monotonic(), 0)),
         )
         gauge(
             "gputile_ledger_overallocated_gpus",
-            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes allocations.",
             lambda: overallocated_gpus(ledger),
         )
 
@@ -218,7 +217,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
-        with holding(*servers):
+        with bound_ports(*servers):
             address = f"{settings.host}:{settings.port}"
             log.info("extender starts", extra={"address": address, "identity": settings.identity})
             tls = TlsReloader(settings.tls, servers[0].use_tls) if settings.tls else None

@@ -2,8 +2,8 @@
 
 Each replica polls the Secret and serves its certificate, so cert-manager, for example, renews the certificate without a
 restart. If the certificate is missing or unusable, a replica stores a self-made one. Replicas agree by the Secret's
-resourceVersion: the loser of a race reads what the winner has stored. The webhook configurations get ``ca.crt`` before
-the certificate is served.
+resourceVersion: soon after a race, its loser reads what the winner has stored. The webhook configurations get
+``ca.crt`` before the certificate is served.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gputile.api.conversion import ConversionError
 from gputile.api.conversion import decode as decode_json
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, SYSTEM_CLOCK, Clock, Connection
-from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
+from gputile.kube.errors import BadAnswer, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ RENEW_BEFORE: Final = timedelta(hours=1)  # later than anybody else who keeps th
 SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
 INTERVAL_SECONDS = 30.0
 RETRY_SECONDS = 2.0
-_ATTEMPTS = 4
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
@@ -86,44 +85,27 @@ class ServingCertificate:
 
 
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
-    """Return a new certificate for ``names`` by a new authority, whose key is not stored.
+    """Return a new self-signed certificate for ``names``, which is its own authority.
 
     ``trusted`` are the authorities of the previous certificate, which other replicas may still serve.
     """
-    serial = x509.random_serial_number()
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook-ca {serial:040x}"[:64])])
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputile-webhook")])
-    signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
-    authority = (
-        _builder(issuer, issuer, signer.public_key(), now)
+    key, serial, pem = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number(), serialization.Encoding.PEM
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
         .serial_number(serial)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(identifier, critical=False)
-    )
-    serving = (
-        _builder(subject, issuer, key.public_key(), now)
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(pem)
     )
-    pem = serialization.Encoding.PEM
-    return ServingCertificate(
-        serving.sign(signer, hashes.SHA256()).public_bytes(pem),
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-        authority.sign(signer, hashes.SHA256()).public_bytes(pem) + trusted,
-    )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime
-) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
-    return builder.not_valid_before(now - SKEW).not_valid_after(now + LIFETIME)
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return ServingCertificate(certificate, private, certificate + trusted)
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -196,7 +178,7 @@ class CertificateKeeper:
                 await self.once()
                 self.problem = None
             except KubeError as error:
-                self.problem = f"the certificates cannot be looked after: {error}"
+                self.problem = f"the certificates cannot be maintained: {error}"
                 log.warning(self.problem)
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
@@ -227,22 +209,17 @@ class CertificateKeeper:
         self.served.set()
 
     async def _agree(self) -> ServingCertificate:
-        for _ in range(_ATTEMPTS):
-            version, stored = await self._read()
-            if stored is not None:
-                return stored
-            # A deleted Secret is restored with the same certificate, which the other replicas still serve.
-            made = self.current
-            if made is None or not made.serves(self._names, self._now()):
-                trusted = made.authorities if made is not None and made.expires > self._now() else b""
-                made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
-            try:
-                await self._write(version, made)
-            except Conflict:
-                continue
-            log.info("a certificate is stored")
-            return made
-        raise BadAnswer(f"the Secret {self._secret} changes faster than it can be written")
+        version, stored = await self._read()
+        if stored is not None:
+            return stored
+        # A deleted Secret is restored with the same certificate, which the other replicas still serve.
+        made = self.current
+        if made is None or not made.serves(self._names, self._now()):
+            trusted = made.authorities if made is not None and made.expires > self._now() else b""
+            made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
+        await self._write(version, made)
+        log.info("a certificate is stored")
+        return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
         """Return the Secret's version, "" if there is none, and its certificate if it is usable."""

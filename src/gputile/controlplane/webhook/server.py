@@ -23,7 +23,7 @@ from gputile.support.http_server import (
     BodyReader,
     Server,
     ServerLimits,
-    holding,
+    bound_ports,
     monitoring_routes,
     routed,
 )
@@ -108,25 +108,25 @@ class Webhook:
 
     def _describe(self) -> None:
         gauge, certificates, configuration = self.metrics.registry.gauge, self.certificates, self.configuration
-        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: self.not_ready() is None)
+        gauge("gputile_webhook_ready", "1 while this replica is ready for reviews.", lambda: self.not_ready() is None)
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, Unix time; 0 without one.",
+            "When the serving certificate expires, Unix time; 0 without one.",
             lambda: certificates.current.expires.timestamp() if certificates.current else 0.0,
         )
         gauge(
-            "gputile_webhook_certificate_kept",
-            "1 while the certificate is looked after; 0: it serves to its end, and nobody renews it.",
+            "gputile_webhook_certificate_managed",
+            "1 while the certificate is renewed; 0 if it cannot be: it is served until it expires.",
             lambda: certificates.problem is None,
         )
         gauge(
             "gputile_webhook_configuration_valid",
-            "1 while the configuration file is the one in force.",
+            "1 if the configuration file is valid and in force.",
             lambda: configuration.problem is None,
         )
         gauge(
             "gputile_webhook_memory_unit_mib",
-            "The memory unit that pods are stamped with.",
+            "The memory unit that new pods are annotated with, MiB.",
             lambda: configuration.current.unit_mib,
         )
 
@@ -140,7 +140,7 @@ class Webhook:
         health = Server(self._health, "--health-port", settings.host, settings.health_port, limits)
         reviews = Server(self.app, "--port", settings.host, settings.port, limits)
         reviews.use_tls(self.certificates.context)
-        with holding(health, reviews):
+        with bound_ports(health, reviews):
             await self._answer(health, reviews, settings.drain_seconds)
 
     async def _answer(self, health: Server, reviews: Server, drain_seconds: float) -> None:
@@ -152,7 +152,9 @@ class Webhook:
             work = (self.configuration.run(FOLLOW_EVERY_S), self.certificates.run(), self._lag.run())
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
-            if await _first(self.certificates.served, ending):
+            ended, served_once = group.create_task(ending.wait()), group.create_task(self.certificates.served.wait())
+            await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
+            if not ending.is_set():
                 # The loaded modules stay: a garbage collection that walks them would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
@@ -162,7 +164,7 @@ class Webhook:
                 await asyncio.sleep(drain_seconds)
                 reviews.stop()
                 await served
-            for task in background:
+            for task in (*background, served_once):
                 task.cancel()
             health.stop()
             await health_served
@@ -187,14 +189,3 @@ def service_names(settings: WebhookSettings) -> tuple[str, ...]:
     """Return the names by which the API server reaches the webhook, which the certificate must have."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)
-
-
-async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
-    """Wait for the first of the two, and return whether it is the wanted one."""
-    tasks = [asyncio.create_task(event.wait()) for event in (wanted, other)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-    return wanted.is_set() and not other.is_set()

@@ -106,7 +106,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
 
 
 def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
-    """Return whether the labels put a pod into a gang; a PodGroup, where there is one, tells the size."""
+    """Return whether the labels put a pod into a gang; the size is in its PodGroup, if there is one."""
     labels = pod.metadata.labels
     if labels.get(POD_GROUP_LABEL):
         return True

@@ -11,45 +11,45 @@ from gputile.api.core import ObjectMeta, SchedulingGate
 from gputile.api.well_known import GANG_GATE
 
 
-class _Part(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     """Common settings; fields that no rule reads are skipped. No object refers back to another (see ``api.core``)."""
 
 
-class EnvVar(_Part):
+class EnvVar(_PodPart):
     """core/v1 EnvVar."""
 
     name: str = ""
     value: str = ""
 
 
-class Capabilities(_Part):
+class Capabilities(_PodPart):
     """core/v1 Capabilities."""
 
     add: tuple[str, ...] = ()
 
 
-class SecurityContext(_Part):
+class SecurityContext(_PodPart):
     """core/v1 SecurityContext."""
 
     privileged: bool | None = None
     capabilities: Capabilities | None = None
 
 
-class VolumeMount(_Part):
+class VolumeMount(_PodPart):
     """core/v1 VolumeMount."""
 
     name: str = ""
     mount_path: str = ""
 
 
-class VolumeDevice(_Part):
+class VolumeDevice(_PodPart):
     """core/v1 VolumeDevice: a block volume."""
 
     name: str = ""
     device_path: str = ""
 
 
-class ContainerView(_Part):
+class ContainerView(_PodPart):
     """core/v1 Container and EphemeralContainer."""
 
     name: str = ""
@@ -60,20 +60,20 @@ class ContainerView(_Part):
     termination_message_path: str = ""
 
 
-class HostPath(_Part):
+class HostPath(_PodPart):
     """core/v1 HostPathVolumeSource."""
 
     path: str = ""
 
 
-class Volume(_Part):
+class Volume(_PodPart):
     """core/v1 Volume."""
 
     name: str = ""
     host_path: HostPath | None = None
 
 
-class PodSpecView(_Part):
+class PodSpecView(_PodPart):
     """core/v1 PodSpec."""
 
     containers: tuple[ContainerView, ...] = ()
@@ -86,7 +86,7 @@ class PodSpecView(_Part):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
-class PodView(_Part):
+class PodView(_PodPart):
     """core/v1 Pod, and core/v1 Binding, whose metadata is merged into a pod's."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)

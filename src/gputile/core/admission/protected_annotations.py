@@ -51,7 +51,7 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
     """Return the refusal of a change to the number of GPUs that a pod has asked for (M10), if it is one."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
-    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it anew"
+    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it again"
     return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
@@ -73,7 +73,7 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
     if not new.gated:
         yield Refusal(
             AdmissionRule.GANG_GATE,
-            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when all pods of the gang have their places: leave "
+            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the whole gang: keep "
             f"it; {_REMEDY}",
         )
     before, after = old.metadata.labels, new.metadata.labels

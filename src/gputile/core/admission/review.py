@@ -88,7 +88,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
-        return _not_asked(request)
+        return ALLOWED
     if _has_too_many_items(request.object):
         return TOO_LARGE
     pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
@@ -126,13 +126,13 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         binding = _decoded(request.object, _VIEW)
         return Verdict(refusals=tuple(_broken_binding(binding, request, policy)))
     if not _is_pod(request):
-        return _not_asked(request)
+        return ALLOWED
     if request.operation == "CREATE" and not request.sub_resource:
         pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
         return Verdict(refusals=tuple(_broken(pod, view, request, policy)))
     if request.operation == "UPDATE":
         return Verdict(refusals=tuple(_broken_change(request, policy)))
-    return _not_asked(request)
+    return ALLOWED
 
 
 def _broken(
@@ -214,16 +214,6 @@ def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
-def _not_asked(request: AdmissionRequest) -> Verdict:
-    what = "/".join(part for part in (request.resource.resource or request.kind.kind, request.sub_resource) if part)
-    return Verdict(
-        warnings=(
-            f"gputile has no rules about {request.operation or 'this'} of {what[:80] or 'this kind'}: the webhook's "
-            f"configuration need not send it",
-        )
-    )
-
-
 def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
         return decode(raw, decoder)
@@ -236,7 +226,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return what the user is told: the first ``MOST_SHOWN`` refusals, and whether there are more."""
+    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are more."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")

@@ -135,7 +135,7 @@ TOOL_ANNOTATIONS = (
     GPUSHARE_POD,
     MEMORY_UNIT_ANNOTATION,
 )
-"""What ``binding_annotations`` may write beside the ledger's entry."""
+"""What ``binding_annotations`` may write in addition to the ledger's entry."""
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tells which gang a pod is part of (M13), and which of its pods wait or have started.
+"""Decides which gang a pod is part of (M13), and which of its pods wait or have started.
 
 The pods of a gang start together or not at all. Two ways of saying so are understood, both of Kubernetes' coscheduling:
 two labels on each pod, or a label that names a PodGroup object of scheduler-plugins. These rules are the same for the
@@ -22,7 +22,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """A gang. ``by_object`` tells that its size stands in a PodGroup, not in labels of its pods."""
+    """A gang. ``by_object``: its size is in a PodGroup, not in labels of its pods."""
 
     namespace: str
     name: str

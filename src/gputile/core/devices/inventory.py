@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One GPU. ``mib`` is its total memory in MiB as NVML tells; ``numa`` is -1 where unknown."""
+    """One GPU. ``mib`` is its total memory in MiB as NVML reports it; ``numa`` is -1 where unknown."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]

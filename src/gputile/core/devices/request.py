@@ -142,7 +142,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
         # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        shape = Shape(kind, gpus, trust_group=group, models=_models(pod), isolated=bool(_isolation(pod)))
+        shape = Shape(kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod))
         return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
@@ -158,9 +158,9 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    isolation = _isolation(pod, percent)
+    isolated = _is_isolated(pod, percent)
     group = trust_group(pod)
-    shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=bool(isolation))
+    shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=isolated)
     return Request(shape, unit, containers, host_request(pod))
 
 
@@ -280,14 +280,14 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
     return frozenset(label.removeprefix(MODEL_COUNT_PREFIX) for label in labels if label.startswith(MODEL_COUNT_PREFIX))
 
 
-def _isolation(pod: Pod, percent: int = MOST_PERCENT) -> tuple[str, ...]:
-    """Return what of a GPU has to be isolated for a pod of ``percent``: nothing, memory, or memory and compute.
+def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
+    """Return whether the memory of a GPU has to be isolated for a pod of ``percent``.
 
     A bound pod is read as one that asks for nothing here: a later change must not make its request unreadable.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:
-        return ()
+        return False
     asked = tuple(sorted({part.strip() for part in text[:40].split(",")}, reverse=True))
     if asked not in (("memory",), ("memory", "compute")):
         raise RequestError(f"{ISOLATION} is {text[:40]!r}: write memory, or memory,compute, or none")
@@ -295,7 +295,7 @@ def _isolation(pod: Pod, percent: int = MOST_PERCENT) -> tuple[str, ...]:
         raise RequestError(
             f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask memory"
         )
-    return asked
+    return True
 
 
 def _stamped_unit(pod: Pod, default: int) -> int:

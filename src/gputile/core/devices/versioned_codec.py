@@ -40,7 +40,7 @@ class VersionedCodec(Generic[Value]):
         self._body = msgspec.json.Decoder(kind)
 
     def encode(self, value: Value) -> str:
-        """Return the text; the version stands first."""
+        """Return the text, which begins with the version."""
         rest = msgspec.json.encode(value).decode().removeprefix("{")
         return f'{{"version":{self._version}{"" if rest == "}" else ","}{rest}'
 

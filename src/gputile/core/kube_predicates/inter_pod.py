@@ -1,7 +1,7 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is prepared once for a pod: it counts pods by topology domain, is told of each pod that comes or goes, and is
-then asked of each node. Rules of a pod that are so many that they would cost others too much are not judged.
+A check is made once for a pod: it counts pods by topology domain, is updated with each pod that comes or goes, and then
+answers for each node. Rules of a pod that are so many that they would cost others too much are not checked.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ class Check(Protocol):
     """One rule of a pod about others."""
 
     def count(self, other: Pod, node: Node, sign: int) -> None:
-        """Take notice of a pod that came to a node (1), or went (-1)."""
+        """Add a pod on a node (1), or remove it (-1)."""
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         """Return why the pod may not go to a node with these labels, None where it may."""
@@ -96,11 +96,6 @@ def looks_at_pods(pod: Pod) -> bool:
     return bool(hard_spread(pod) or anti_affinity_terms(pod) or affinity_terms(pod))
 
 
-def may_follow(pod: Pod) -> bool:
-    """Return whether a pod without a place may get one because another pod is placed: by affinity, or by spread."""
-    return bool(affinity_terms(pod) or hard_spread(pod))
-
-
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Return whether ``other`` is one of the pods that ``owner``'s term speaks of.
 
@@ -115,18 +110,6 @@ def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     matching = _with_keys(term.label_selector, term.match_label_keys, "In", own)
     matching = _with_keys(matching, term.mismatch_label_keys, "NotIn", own)
     return selects(matching, other.metadata.labels)
-
-
-def needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether a rule of the pod about others selects namespaces by labels that are not known."""
-    selectors = (term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod)))
-    keys = (
-        key
-        for each in selectors
-        if each is not None
-        for key in (*each.match_labels, *(requirement.key for requirement in each.match_expressions))
-    )
-    return any(key != NAMESPACE_NAME_LABEL for key in keys)
 
 
 def _with_keys(

@@ -4,10 +4,8 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,10 +23,10 @@ MOST_CPU = 2**30
 MOST_HOST_MIB = 2**40
 """The same for MiB of a machine's memory: an exbibyte."""
 PORT_TAKEN = refusal_by(PredicateRule.HOST_PORTS)
-_ALL_ADDRESSES = ("", "0.0.0.0")  # noqa: S104 - compared, and never listened on
 TOO_MANY_PODS = refusal_by(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
+HostPort = tuple[int, str]  # its number and protocol
 _Reader = Callable[[ResourceList], Amounts]
 
 
@@ -185,42 +183,14 @@ def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
         amounts[name] = max(amounts.get(name, 0), amount)
 
 
-class HostPort(NamedTuple):
-    """A port of a node at one address: "" for all of them, None for any of them."""
-
-    number: int
-    protocol: str
-    address: str | None
-
-
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the ports that the pod's containers and sidecars take of its node.
+    """Return the ports that the pod's containers and sidecars take of its node, whatever addresses they name.
 
     The API server writes the ports of containers in the host's network as host ports, so no pod's network is read here.
     """
     sidecars = (each for each in spec.init_containers if each.ports and each.restart_policy == "Always")
     return tuple(
-        HostPort(port.host_port, port.protocol or "TCP", "" if port.host_ip in _ALL_ADDRESSES else port.host_ip)
+        (port.host_port, port.protocol or "TCP")
         for container in (*sidecars, *spec.containers)
         for port in container.ports
     )
-
-
-class TakenPorts(Counter[HostPort]):
-    """How many pods of one node have each port; pods that no scheduler placed may share one."""
-
-    def counted(self, ports: Iterable[HostPort], sign: int) -> "TakenPorts":
-        """Return what is taken with a pod that came (1), or without one that went (-1)."""
-        found = TakenPorts(self)
-        for port in ports:
-            for each in (port, port._replace(address=None)):
-                found[each] += sign
-                if not found[each]:
-                    del found[each]
-        return found
-
-    def have(self, port: HostPort) -> bool:
-        """Return whether a pod has the port, at its address or at all of them."""
-        if not port.address:
-            return port._replace(address=None) in self
-        return port in self or port._replace(address="") in self

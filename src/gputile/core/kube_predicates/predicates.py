@@ -1,10 +1,11 @@
-"""Makes kube-scheduler's own checks beside the GPU decision, so that a what-if tells the truth.
+"""Makes kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
 What it cannot judge counts as no reason: volumes, resource claims, and resizes in place that are under way. What nodes
 answer by labels, names and taints is kept until a node changes, and what a pod's rules about others have counted is
 kept by pod.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -28,7 +29,6 @@ from gputile.core.kube_predicates.pod_requests import (
     PORT_TAKEN,
     Amounts,
     HostPort,
-    TakenPorts,
     host_ports,
     insufficient,
     node_allocatable,
@@ -57,19 +57,21 @@ class _Load:
 
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
-    ports: TakenPorts = field(default_factory=TakenPorts)
+    ports: Counter[HostPort] = field(default_factory=Counter)
 
     def counted(self, needs: _Needs, sign: int) -> "_Load":
-        """Return the load with a pod that came (1), or without one that went (-1)."""
+        """Return the load after adding (1) or removing (-1) a pod."""
         used = dict(self.used)
         for name, amount in (*needs.amounts.items(), (PODS, 1)):
             used[name] = used.get(name, 0) + sign * amount
-        ports = self.ports.counted(needs.ports, sign) if needs.ports else self.ports
+        ports = self.ports
+        if needs.ports:
+            ports = ports + Counter(needs.ports) if sign > 0 else ports - Counter(needs.ports)
         return replace(self, used=used, ports=ports)
 
     def obstacles(self, needs: _Needs) -> Iterator[Refusal[PredicateRule]]:
         """Yield every reason why there is no room for a pod, in the order of kube-scheduler's filters."""
-        if any(map(self.ports.have, needs.ports)):
+        if not self.ports.keys().isdisjoint(needs.ports):
             yield PORT_TAKEN
         yield from insufficient(needs.amounts, self.used, self.allocatable)
 
@@ -98,7 +100,7 @@ class _CountedRules:
 
 
 class Predicates:
-    """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
+    """A cluster as kube-scheduler's in-tree plugins see it: where its pods are, and where another one may go."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -110,7 +112,6 @@ class Predicates:
         self._needs: LastAsked[int, tuple[PodSpec, _Needs, bytes]] = LastAsked()  # by the spec's id
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
-        self._stale: set[str] = set()  # nodes whose pods these amounts do not know
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
         self._moves: list[tuple[Pod, Node, int]] = []  # who came (1) or went (-1) since there are questions
 
@@ -179,11 +180,7 @@ class Predicates:
 
     def open_nodes(self, pod: Pod) -> list[str]:
         """Return the names of the nodes that the pod may go to, in order."""
-        names = self.open_alone(pod)
-        if not self.concerns_others(pod):
-            return names
-        checks = self._checks(pod)
-        return [name for name in names if _broken(checks, self._nodes[name]) is None]
+        return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
         """Return the names of the nodes that the pod may go to whatever other pods' labels are."""
@@ -191,13 +188,16 @@ class Predicates:
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
-        answers = dict(zip(self._nodes, self.refusals_alone(pod).each(), strict=True))
-        if self.concerns_others(pod):
-            checks = self._checks(pod)
-            for name, reason in answers.items():
-                if reason is None:
-                    answers[name] = _broken(checks, self._nodes[name])
-        return answers
+        return dict(zip(self._nodes, self.refusals(pod).each(), strict=True))
+
+    def refusals(self, pod: Pod) -> NodeRefusals:
+        """Return why the pod may not go to nodes, in the order of ``node_names``."""
+        found = self.refusals_alone(pod)
+        if not self.concerns_others(pod):
+            return found
+        checks = self._checks(pod)
+        nodes = zip(self._nodes.values(), found.open.tolist(), strict=True)
+        return found.or_else(node_refusals(_broken(checks, node) if is_open else None for node, is_open in nodes))
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
         """Return why the pod may not go to nodes whatever other pods' labels are, in the order of ``node_names``."""
@@ -207,22 +207,14 @@ class Predicates:
             return found.or_else(node_refusals(load.reason(needs) for load in self._loads.values()))
         if self._spare is None:
             self._spare = SpareAmounts({name: (load.allocatable, load.used) for name, load in self._loads.items()})
-        for name in self._stale:
-            self._spare.update(name, self._loads[name].used)
-        self._stale.clear()
         return found.or_else(self._spare.refusals(needs.amounts))
 
-    def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
-        """Return 0 to 500 per node for what the pod prefers: its node affinity, and few PreferNoSchedule taints.
+    def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Return 0 to 500 for what the pod prefers: its node affinity, and few PreferNoSchedule taints.
 
-        Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
+        ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
+        kube-scheduler. Shape [rows].
         """
-        position = {name: row for row, name in enumerate(self._nodes)}
-        rows = np.fromiter((position[name] for name in node_names), np.intp, len(node_names))
-        return dict(zip(node_names, self.scores_among(pod, rows).tolist(), strict=True))
-
-    def scores_among(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return ``scores`` of the nodes at these positions of ``node_names``: shape [rows]."""
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
         most_wanted, most_avoided = want.max(initial=0) or 1, avoid.max(initial=0) or 1
@@ -231,7 +223,7 @@ class Predicates:
         return found
 
     def concerns_others(self, pod: Pod) -> bool:
-        """Return whether it matters for the pod which other pods are where, beside what they take of the nodes."""
+        """Return whether rules between pods concern the pod: its own, or the anti-affinity of placed pods."""
         return bool(self._repelling) or looks_at_pods(pod)
 
     def repelling(self) -> Iterable[Pod]:
@@ -254,7 +246,7 @@ class Predicates:
         return _broken(self._checks(pod), node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
-        """Return every reason why the pod may not go to one node, each once; ``reasons`` tells the first."""
+        """Return every reason why the pod may not go to one node, each once; ``reasons`` has the first."""
         node = self._nodes.get(name)
         if node is None:
             return [UNKNOWN_NODE]
@@ -271,7 +263,7 @@ class Predicates:
         """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
         load = self._loads.get(name)
         needs, _ = self._asked(pod.spec)
-        if load is None or any(map(load.ports.have, needs.ports)):
+        if load is None or not load.ports.keys().isdisjoint(needs.ports):
             return 0
         most = [load.left(PODS), *(load.left(resource) // amount for resource, amount in needs.amounts.items())]
         return max(0, min([*most, 1] if needs.ports else most))
@@ -289,9 +281,9 @@ class Predicates:
         load = self._loads.get(guest.node)
         if load is None:
             return
-        self._loads[guest.node] = load.counted(guest.needs, sign)
+        load = self._loads[guest.node] = load.counted(guest.needs, sign)
         if self._spare is not None:
-            self._stale.add(guest.node)
+            self._spare.update(guest.node, load.used)
         if len(self._moves) >= MOVES_KEPT:
             self._forget_questions()
         if self._questions:
@@ -303,13 +295,12 @@ class Predicates:
 
     def _forget_answers(self, *, static: bool) -> None:
         self._spare = None
-        self._stale.clear()
         self._forget_questions()
         if static:
             self._static.clear()
 
     def _asked(self, spec: PodSpec) -> tuple[_Needs, StaticAnswers]:
-        """Return what a spec needs, and what nodes answer to it."""
+        """Return the needs of a spec, with the cached answers of the nodes."""
         most = max(16, min(MOST_SPECS, MOST_ANSWERS // max(1, len(self._nodes))))
         _, needs, key = self._needs.find(id(spec), lambda: (spec, _needs(spec), _static_key(spec)), most)
         return needs, self._static.find(key, lambda: StaticAnswers(spec), most)

@@ -99,7 +99,7 @@ def frees(before: Booking | None, after: Booking | None) -> bool:
 
 
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
-    """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
+    """Return the booking of ``pod``; None if it is not bound, is finished (U4), or has no GPU.
 
     A bound pod that asks for GPUs and carries no readable allocation gets a booking without GPUs. An allocation
     on a pod that asks for none means nothing: anybody could have written it.

@@ -66,7 +66,7 @@ def claim_node(claim: ResourceClaim) -> str:
 
 
 def claim_booking(claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str) -> Booking | None:
-    """Return the booking that a claim stands for, None where it has no GPU.
+    """Return the booking of an allocated claim, None where it has no GPU.
 
     ``node_info`` is that of ``claim_node``. A device that the node does not have makes a booking without GPUs.
     """

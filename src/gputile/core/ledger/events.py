@@ -20,7 +20,7 @@ class PodRead:
     """A pod was read from the API server itself, ahead of the watch, at ``read_at`` (monotonic time in seconds).
 
     The watch and lists may be older, and a list may not have the pod yet. So what it holds counts as assumed until the
-    watch tells of it, and news of older versions count for nothing.
+    watch reports it, and older versions are ignored.
     """
 
     pod: Pod
@@ -38,7 +38,7 @@ class PodDeleted:
 class PodsReplaced:
     """A complete list of the cluster's pods: what is bound and not in it is gone.
 
-    ``unreadable`` are UIDs of pods that exist and cannot be read: the last word on them stands.
+    ``unreadable`` are UIDs of pods that exist and cannot be read: they stay as they are known.
     """
 
     pods: Sequence[Pod]
@@ -61,7 +61,7 @@ class NodeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class NodesReplaced:
-    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes of which the last word stands."""
+    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes that stay as they are known."""
 
     nodes: Sequence[Node]
     unreadable: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class ClaimDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsReplaced:
-    """A complete list of the cluster's claims. ``unreadable`` are UIDs of claims of which the last word stands."""
+    """A complete list of the cluster's claims. ``unreadable`` are UIDs of claims that stay as they are known."""
 
     claims: Sequence[ResourceClaim]
     unreadable: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """A Binding was executed, as the API server has answered; the watch will tell it too."""
+    """The API server has answered that the Binding was executed. The watch reports it too."""
 
     uid: str
 
@@ -122,7 +122,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is ``now_ns`` (Unix time in nanoseconds): reservations that end by then keep nothing any more."""
+    """It is ``now_ns`` (Unix time in nanoseconds): reservations that have expired by then are released."""
 
     now_ns: int
 

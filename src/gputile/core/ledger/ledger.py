@@ -39,8 +39,6 @@ from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.node_table import NodeTable, NonGpuPods
 from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
 
-_GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten
-
 _A_STEP = 128  # pods that are released before others are let in
 
 
@@ -64,7 +62,6 @@ class Ledger:
         self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
         self._plans = BookedPlans()
-        self._most_groups = _GROUPS
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 
     def snapshot(self) -> "Ledger":
@@ -81,7 +78,6 @@ class Ledger:
         copy._reservations = self._reservations.copy()
         copy.claims = self.claims.copy()
         copy._non_gpu_pods = self._non_gpu_pods.copy()
-        copy._most_groups = self._most_groups
         return copy
 
     # -- events
@@ -266,8 +262,9 @@ class Ledger:
         if row is None:
             return
         self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
-        for booking in self._on_node.get(node_info.name, {}).values():
-            self._table.take(row, booking)
+        there = self._on_node.get(node_info.name, {}).values()
+        for booking in there:
+            self._table.count(row, booking, 1, there)
         self._reread_claims(node_info.name)
         self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)
@@ -279,7 +276,7 @@ class Ledger:
             self._reread_claims(name)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on GPUs that nobody knows: any GPU could be the one it is on."""
+        """Block the node while a pod is on unknown GPUs: any GPU could be the one it is on."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     # -- bookings
@@ -290,12 +287,9 @@ class Ledger:
         self._own(booking.node)[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
-            if not self._table.take(row, booking):
+            if not self._table.count(row, booking, 1, self._on_node[booking.node].values()):
                 self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
-        if self._table.groups > self._most_groups:  # namespaces come and go
-            self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
-            self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _own(self, node: str) -> dict[str, Booking]:
         """Return the bookings on a node, to be changed: a snapshot may share them until then."""
@@ -321,19 +315,11 @@ class Ledger:
             self._owned.discard(booking.node)
         row = self.row_of.get(booking.node)
         if row is not None:
-            if not self._table.give_back(row, booking, others.values()):
+            if not self._table.count(row, booking, -1, others.values()):
                 self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
 
     # -- questions
-
-    def group_names(self) -> dict[int, str]:
-        """Return the trust group that each number stands for, of those that are in use or have been lately."""
-        return self._table.group_names()
-
-    def group_number(self, name: str) -> int:
-        """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
-        return self._table.group_number(name)
 
     def node_info(self, row: int) -> NodeInfo | None:
         return self._table.node_info(row)

@@ -13,8 +13,14 @@ Bool = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
 NO_GROUP, MIXED_GROUPS = 0, -1
-FEW_GPUS = 8
-"""Most nodes have no more GPUs: whoever computes for all nodes need not compute more columns for these."""
+
+
+def group_number(name: str) -> int:
+    """Return the number of a trust group in ``NodeArrays.group``.
+
+    It is Python's hash of 64 bits, keyed anew in each process: nobody finds two names with one number. It is never -1.
+    """
+    return hash(name) or 1
 
 
 class NodeArrays:
@@ -23,20 +29,21 @@ class NodeArrays:
     ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and ``host_mib``
     are wide enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU. ``usable``: the
     GPU exists and is healthy. ``model``: a number for its model. ``group``: number of the trust group whose pods are on
-    the GPU, 0 for none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether
-    pods go to the less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB,
-    ``grouped``, whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``,
-    ``packed``, whether its GPUs are chosen by what later pods will want, ``by_claims``, whether ResourceClaims ask for
-    them, ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it,
-    and ``cpu`` and ``host_mib``, what they have left of that.
+    the GPU, ``NO_GROUP`` or ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
+
+    Of shape [rows]: ``serving_mode``: what the node takes. ``spread``: whether pods go to the less used GPU.
+    ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: its memory unit in MiB. ``grouped``: whether its GPUs
+    hold one trust group only. ``packed``: whether its GPUs are chosen by what later pods will want. ``by_claims``:
+    whether ResourceClaims ask for them. ``all_cpu`` and ``all_host_mib``: the milli-CPU and the MiB of the machine's
+    memory that pods may take of it. ``cpu`` and ``host_mib``: what they have left of that.
     """
 
-    def __init__(self, rows: int = 16, gpus: int = FEW_GPUS) -> None:
+    def __init__(self, rows: int = 16, gpus: int = 8) -> None:
         self.total: Int32 = np.zeros((rows, gpus), np.int32)
         self.used: Int64 = np.zeros((rows, gpus), np.int64)
         self.percent: Int64 = np.zeros((rows, gpus), np.int64)
         self.pods: Int32 = np.zeros((rows, gpus), np.int32)
-        self.group: Int32 = np.zeros((rows, gpus), np.int32)
+        self.group: Int64 = np.zeros((rows, gpus), np.int64)
         self.usable: Bool = np.zeros((rows, gpus), np.bool_)
         self.model: Int64 = np.zeros((rows, gpus), np.int64)
         self.serving_mode: Int32 = np.zeros(rows, np.int32)
@@ -46,7 +53,6 @@ class NodeArrays:
         self.grouped: Bool = np.zeros(rows, np.bool_)
         self.packed: Bool = np.zeros(rows, np.bool_)
         self.by_claims: Bool = np.zeros(rows, np.bool_)
-        self.many: Bool = np.zeros(rows, np.bool_)
         self.all_cpu: Int64 = np.zeros(rows, np.int64)
         self.all_host_mib: Int64 = np.zeros(rows, np.int64)
         self.cpu: Int64 = np.zeros(rows, np.int64)
@@ -75,17 +81,9 @@ class NodeArrays:
             setattr(self, name, new)
 
     def copy(self) -> "NodeArrays":
-        """Return the arrays as they are now, for who looks at them while the ledger goes on."""
         twin = NodeArrays.__new__(NodeArrays)
         for name, array in vars(self).items():
             setattr(twin, name, array.copy())
-        return twin
-
-    def few(self) -> "NodeArrays":
-        """Return the columns of the first ``FEW_GPUS``, all that matter for a row that is not ``many``: no copy."""
-        twin = NodeArrays.__new__(NodeArrays)
-        for name, array in vars(self).items():
-            setattr(twin, name, array[:, :FEW_GPUS] if array.ndim == 2 else array)
         return twin
 
     def clear(self, row: int) -> None:
@@ -94,7 +92,7 @@ class NodeArrays:
 
 
 class Changes:
-    """A log of the rows that changed, bounded: who fell behind further than it reaches recomputes everything."""
+    """A bounded log of the rows that changed. Readers that fall behind further than it reaches recompute all rows."""
 
     def __init__(self, keep: int = 4096) -> None:
         self._keep = keep

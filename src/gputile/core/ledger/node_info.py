@@ -13,7 +13,6 @@ from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
-    MODEL_LABEL,
     MODES,
     PLACEMENT_LABEL,
     PLACEMENTS,
@@ -27,7 +26,6 @@ from gputile.core.devices.inventory import (
     InventoryError,
     advertised_units,
     decode_inventory,
-    model_labels,
     resources_for_mode,
     unknown_mode,
 )
@@ -73,12 +71,12 @@ _SERVING_MODE = {
 class NodeInfo:
     """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
 
-    ``host`` is what pods may take of it beside GPUs. ``model`` is the GPUs' model as the node's label has it, ""
-    where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
-    ``unit_mib`` the one that is in force on this one. ``closed`` says whether Kubernetes lets it take no new pods now:
-    it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be booked all the same. ``checked`` is what
-    kube-scheduler checks of the node alone: its name, labels and taints; None where it has no GPUs. ``by_claims`` is
-    whether it gives its GPUs by ResourceClaims: kube-scheduler then allocates the first GPU that fits, by index.
+    ``host`` is what pods may take of it beside GPUs. ``configured_unit_mib`` is the memory unit that the cluster's
+    configuration has for all nodes, ``unit_mib`` the one that is in force on this one. ``closed`` says whether
+    Kubernetes lets it take no new pods now: it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be
+    booked all the same. ``checked`` is what kube-scheduler checks of the node alone: its name, labels and taints; None
+    where it has no GPUs. ``by_claims`` is whether it offers its GPUs by ResourceClaims: kube-scheduler then allocates
+    the first GPU that fits, by index.
     """
 
     name: str
@@ -92,7 +90,6 @@ class NodeInfo:
     grouped: bool
     problem: str = ""
     host: HostResources = UNKNOWN_HOST
-    model: str = ""
     configured_unit_mib: int = 0
     closed: bool = False
     checked: Node | None = None
@@ -104,6 +101,13 @@ class NodeInfo:
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
         return gpu.mib
+
+    def column(self, uuid: str) -> int | None:
+        """Return the position of a GPU, None where the node does not have it."""
+        for column, gpu in enumerate(self.inventory.gpus):
+            if gpu.uuid == uuid:
+                return column
+        return None
 
     @property
     def replicas(self) -> int:
@@ -140,7 +144,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        serving_mode, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
+        serving_mode, problem = ServingMode.NOTHING, "its agent is being replaced; it takes GPU pods again in a moment"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -157,7 +161,6 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         grouped=mode is Mode.SHARE or serving_mode is ServingMode.SLICED,
         problem=problem,
         host=host_allocatable(node, UNKNOWN_HOST),
-        model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
         closed=_closed(node, mode, inventory, unit_mib),
         checked=Node(metadata=ObjectMeta(name=meta.name, labels=meta.labels), spec=node.spec)

@@ -9,7 +9,7 @@ from gputile.api.core import Pod
 from gputile.core.devices.inventory import model_label_value, model_number
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.node_arrays import FEW_GPUS, MIXED_GROUPS, NO_GROUP, NodeArrays
+from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP, NodeArrays, group_number
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
@@ -19,19 +19,15 @@ class NodeTable:
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()
         self.row_of: dict[str, int] = {}
-        self._node_info: list[NodeInfo | None] = [None] * self.node_arrays.rows
-        self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> GPU UUID -> column
+        self._node_info: dict[int, NodeInfo] = {}  # by row
         self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
-        self._groups: dict[str, int] = {}
-        self._last_group = NO_GROUP
 
     def copy(self) -> "NodeTable":
         twin = NodeTable()
         twin.node_arrays = self.node_arrays.copy()
         twin.row_of = self.row_of.copy()
-        twin._node_info, twin._position = self._node_info.copy(), self._position.copy()
+        twin._node_info = self._node_info.copy()
         twin._free_rows = self._free_rows.copy()
-        twin._groups, twin._last_group = self._groups.copy(), self._last_group
         return twin
 
     # -- nodes
@@ -46,7 +42,6 @@ class NodeTable:
         gpus = node_info.inventory.gpus
         self.node_arrays.grow(self.node_arrays.rows, len(gpus))
         self._node_info[row] = node_info
-        self._position[row] = {gpu.uuid: i for i, gpu in enumerate(gpus)}
         arrays = self.node_arrays
         arrays.clear(row)
         arrays.serving_mode[row] = node_info.serving_mode
@@ -56,7 +51,6 @@ class NodeTable:
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing" and not node_info.by_claims
         arrays.by_claims[row] = node_info.by_claims
-        arrays.many[row] = len(gpus) > FEW_GPUS
         arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
         arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
         for i, gpu in enumerate(gpus):
@@ -69,7 +63,7 @@ class NodeTable:
         row = self.row_of.pop(name, None)
         if row is not None:
             self.node_arrays.clear(row)
-            self._node_info[row], self._position[row] = None, {}
+            del self._node_info[row]
             self._free_rows.append(row)
         return row
 
@@ -81,41 +75,37 @@ class NodeTable:
         there.
         """
         node_info = self._node_info[row]
-        if node_info is not None:
-            blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
-            self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
+        blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
+        self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
 
     def _new_row(self) -> int:
         if not self._free_rows:
             old = self.node_arrays.rows
             self.node_arrays.grow(old + 1, self.node_arrays.gpus)
             self._free_rows = list(range(self.node_arrays.rows - 1, old - 1, -1))
-            self._node_info += [None] * (self.node_arrays.rows - old)
-            self._position += [{} for _ in range(self.node_arrays.rows - old)]
         return self._free_rows.pop()
 
     # -- what is booked
 
-    def take(self, row: int, booking: Booking) -> bool:
-        """Count a booking on the node in ``row``; return ``knows_gpus``."""
-        arrays, position = self.node_arrays, self._position[row]
-        group, known = self._group(booking.trust_group), booking.allocation is not None
-        replicas = self._replicas(row)
-        self.charge(row, booking.host)
+    def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
+        """Count a booking that came to the node in ``row`` (1), or went (-1). Return ``knows_gpus``.
+
+        ``there`` are the bookings on the node from now on.
+        """
+        arrays, node_info, known = self.node_arrays, self._node_info[row], booking.allocation is not None
+        self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
-            column = position.get(share.uuid)
+            column = node_info.column(share.uuid)
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
-            arrays.used[row, column] += mib
-            arrays.percent[row, column] += percent
-            arrays.pods[row, column] += 1
-            held = arrays.group[row, column]
-            if held == NO_GROUP:
-                arrays.group[row, column] = group
-            elif held != group:
-                arrays.group[row, column] = MIXED_GROUPS
+            mib, percent = booking.takes(share, arrays.total[row, column], node_info.replicas)
+            arrays.used[row, column] += sign * mib
+            arrays.percent[row, column] += sign * percent
+            arrays.pods[row, column] += sign
+            if arrays.grouped[row]:
+                groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
+                arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
         return known
 
     def charge(self, row: int, host: HostResources) -> None:
@@ -123,69 +113,19 @@ class NodeTable:
         self.node_arrays.cpu[row] -= host.cpu
         self.node_arrays.host_mib[row] -= host.mib
 
-    def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
-        """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_gpus``."""
-        arrays, position = self.node_arrays, self._position[row]
-        known, replicas = booking.allocation is not None, self._replicas(row)
-        self.charge(row, HostResources(-booking.host.cpu, -booking.host.mib))
-        for share in booking.gpus:
-            column = position.get(share.uuid)
-            if column is None:
-                known = False
-                continue
-            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
-            arrays.used[row, column] -= mib
-            arrays.percent[row, column] -= percent
-            arrays.pods[row, column] -= 1
-            if arrays.pods[row, column] == 0:
-                arrays.group[row, column] = NO_GROUP
-            elif arrays.group[row, column] == MIXED_GROUPS:
-                groups = {self._group(other.trust_group) for other in others if other.on_gpu(share.uuid)}
-                arrays.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
-        return known
-
-    def _replicas(self, row: int) -> int:
-        node_info = self._node_info[row]
-        return node_info.replicas if node_info is not None else 0
-
-    def _group(self, name: str) -> int:
-        number = self._groups.get(name)
-        if number is None:
-            # No number is given a second time: scores that were computed with one of before match nothing.
-            number = self._groups[name] = self._last_group = self._last_group + 1
-        return number
-
-    @property
-    def groups(self) -> int:
-        return len(self._groups)
-
-    def group_names(self) -> dict[int, str]:
-        return {number: name for name, number in self._groups.items()}
-
-    def keep_groups(self, names: Collection[str]) -> None:
-        """Forget the numbers of all other trust groups; they hold nothing."""
-        self._groups = {name: number for name, number in self._groups.items() if name in names}
-
     # -- questions
 
     def node_info(self, row: int) -> NodeInfo | None:
-        return self._node_info[row]
+        return self._node_info.get(row)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         for name in sorted(self.row_of):
-            row = self.row_of[name]
-            node_info = self._node_info[row]
-            if node_info is not None:
-                yield row, node_info
+            yield self.row_of[name], self._node_info[self.row_of[name]]
 
     def knows_gpus(self, row: int, booking: Booking) -> bool:
         """Return whether a booking names its GPUs, and the node in ``row`` has them all."""
-        position = self._position[row]
-        return booking.allocation is not None and all(share.uuid in position for share in booking.gpus)
-
-    def group_number(self, name: str) -> int:
-        """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
-        return self._groups.get(name, NO_GROUP)
+        node_info = self._node_info[row]
+        return booking.allocation is not None and all(node_info.column(each.uuid) is not None for each in booking.gpus)
 
 
 class NonGpuPods:

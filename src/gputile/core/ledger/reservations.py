@@ -1,6 +1,6 @@
 """Keeps reservations, and the plans that gave them.
 
-A reservation is a place that a pod was given, and that no Binding has taken yet.
+A reservation is a booking of GPUs for a pod that is not bound yet.
 """
 
 from collections.abc import Container, KeysView
@@ -11,11 +11,10 @@ from gputile.api.core import Pod
 from gputile.core.devices.allocation import Allocation, reservation_of
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.refusal import Refusal, ReservationRule
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps GPUs for it.
+    """Return the reservation that ``pod`` carries, as a booking; None where it reserves no GPUs.
 
     A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
     """
@@ -63,9 +62,9 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 
 
 class Reservations:
-    """The last word on each pod's reservation, in force or taken by a Binding under way.
+    """The reservation that each pod carries, whether it is in force, has expired, or its Binding is in progress.
 
-    One that has ended is remembered: a clock that jumped ahead, and was set right, brings it back.
+    Expired ones are kept: a clock that jumped ahead, and was set right, brings them back.
     """
 
     def __init__(self) -> None:
@@ -78,7 +77,7 @@ class Reservations:
         return twin
 
     def put(self, uid: str, reservation: Booking | None) -> None:
-        """Note what a pod carries: a reservation, or none."""
+        """Store the reservation that a pod carries, or that it carries none."""
         if reservation is not None:
             self._by_uid[uid] = reservation
         else:
@@ -97,9 +96,9 @@ class Reservations:
             del self._by_uid[uid]
 
     def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
-        """Let it be ``now_ns`` (Unix time in nanoseconds); return whose reservations have ended, and whose are back.
+        """Set the time to ``now_ns`` (Unix time in nanoseconds); return whose reservations have expired, or are back.
 
-        Time goes back where the clock is set back.
+        Some are back where the clock was set back.
         """
         before, self._now_ns = self._now_ns, now_ns
         first, last = min(before, now_ns), max(before, now_ns)
@@ -112,18 +111,13 @@ class PlanBookings:
     """The bookings that a plan gave, reserved and taken, by UID.
 
     ``begun`` are those whose pods are bound for certain, ``first`` those that begin the plan: one of a sound plan.
-    ``lost`` are reservations whose GPUs cannot be taken any more, as of the position ``judged`` in the ledger's
-    changes.
     """
 
     members: dict[str, Booking] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     first: dict[str, Booking] = field(default_factory=dict)
-    lost: dict[str, Refusal[ReservationRule]] = field(default_factory=dict)
-    judged: int = -1
 
     def copy(self) -> "PlanBookings":
-        """Return a copy for a snapshot of the ledger, whose changes are counted anew."""
         return PlanBookings(self.members.copy(), self.begun.copy(), self.first.copy())
 
 
@@ -139,7 +133,7 @@ class BookedPlans:
         return twin
 
     def put(self, booking: Booking) -> None:
-        """Take in a booking, or what is newly known of it; one of no plan counts nothing."""
+        """Add or replace a booking; one without a plan is ignored."""
         if not booking.plan:
             return
         plan = self._plans.setdefault(booking.plan, PlanBookings())
@@ -158,7 +152,6 @@ class BookedPlans:
         del plan.members[uid]
         plan.begun.discard(uid)
         plan.first.pop(uid, None)
-        plan.lost.pop(uid, None)
         if not plan.members:
             del self._plans[booking.plan]
 

@@ -43,7 +43,7 @@ class NodeState:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return on how many usable GPUs pods have more than there is; what is kept for a pod it does not have yet."""
+    """Return how many usable GPUs are allocated beyond their memory; reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.bookings():
@@ -51,9 +51,8 @@ def overallocated_gpus(ledger: Ledger) -> int:
         info = ledger.node_info(row) if row is not None and booking.reserved else None
         if row is None or info is None:
             continue
-        position = {gpu.uuid: i for i, gpu in enumerate(info.inventory.gpus)}
         for share in booking.gpus:
-            i = position.get(share.uuid)
+            i = info.column(share.uuid)
             if i is not None:
                 held[row, i] -= booking.takes(share, int(arrays.total[row, i]), info.replicas)[0]
     return int(((held > arrays.total) & arrays.usable).sum())

@@ -7,7 +7,7 @@ pod gets the set that ``topology`` finds. On a node that gives its GPUs by claim
 there kube-scheduler chooses.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,24 +15,23 @@ import numpy.typing as npt
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
 from gputile.core.devices.inventory import model_label_value
-from gputile.core.devices.request import Request, RequestKind, Shape
-from gputile.core.ledger.node_arrays import NO_GROUP
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.prices import WHOLE_GPU, thousandths
+from gputile.core.placement.packing_scores import remnants, value_keys
+from gputile.core.placement.prices import thousandths
 from gputile.core.placement.topology import best_set
+from gputile.core.placement.vectorized import gpu_keys
 from gputile.core.refusal import FitRule, Refusal
 
 Float64 = npt.NDArray[np.float64]
-
-FRACTIONS = 1 << 20
-"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
 
 # The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
-    FitRule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
+    FitRule.UNPLACED: "node(s) with a pod on unknown GPUs",
     FitRule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
     FitRule.UNIT: "node(s) whose memory unit is not the pod's",
     FitRule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
@@ -74,39 +73,14 @@ def is_of_model(gpu: GpuState, shape: Shape) -> bool:
     return not shape.models or model_label_value(gpu.gpu.model) in shape.models
 
 
-def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
-    """Return whether one of the pod's GPUs can be ``gpu``; ``group`` is the number of its trust group."""
-    if not gpu.gpu.healthy or not is_of_model(gpu, shape):
-        return False
-    company = gpu.pods < node_info.max_pods_per_gpu and (
-        not node_info.grouped or gpu.group == NO_GROUP or (group != NO_GROUP and gpu.group == group)
-    )
-    if shape.kind is not RequestKind.SHARED:
-        return company if node_info.sliced else gpu.empty
-    compute = not shape.percent or gpu.percent + shape.percent <= 100
-    return gpu.total - gpu.used >= shape.mib and compute and company
-
-
-def fits(node: NodeState, shape: Shape, group: int) -> bool:
-    if not serves(node.serving_mode, shape) or not same_resource(node.info, shape):
-        return False
-    if shape.isolated and not node.info.isolates_memory:
-        return False
-    if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return not shape.models
-    return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
-
-
-def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] | None:
-    """Return why a request does not fit a node, None where it does; ``group`` numbers the pod's trust group."""
-    shape, node_info = request.shape, node.info
-    if fits(node, shape, group):
-        return None
+def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
+    """Return why a request does not fit a node, None where it does."""
+    node_info = node.info
     if node_info.problem:
         return Refusal(FitRule.BROKEN, node_info.problem)
     if node.blocked_by:
-        remedy = "the node's agent has to report them, or the pod to go"
-        text = f"pod {node.blocked_by[0]} is on GPUs that nobody knows; {remedy}"
+        remedy = "the node's agent has to report them, or the pod has to end"
+        text = f"pod {node.blocked_by[0]} is on unknown GPUs; {remedy}"
         return Refusal(FitRule.UNPLACED, text, about=node.blocked_by[0])
     if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
         return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
@@ -116,7 +90,8 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         text = f"memory is not limited on its GPUs ({_way(node_info)}); the pod has {ISOLATION}"
         return Refusal(FitRule.MODE, text)
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
-        return Refusal(FitRule.MODE, f"another device plugin gives its GPUs; the pod needs {_models(shape)}")
+        text = f"another device plugin manages its GPUs; the pod needs {_models(shape)}"
+        return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
         return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
@@ -134,12 +109,14 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] |
         return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         left = sum(gpu.empty for gpu in healthy)
+        if left >= shape.gpus:
+            return None
         text = f"{left} of {_gpus(len(healthy))} {_are(left)} free; the pod needs {shape.gpus}"
         return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=left)
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
         return _too_large(healthy, small, shape)
-    return _taken(healthy, shape, node_info, group)
+    return _taken(healthy, shape, node_info)
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
@@ -153,26 +130,28 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
     return Refusal(FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total)
 
 
-def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: int) -> Refusal[FitRule]:
-    """Name the GPU that breaks the fewest rules, and how many GPUs could take their part."""
-    lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info, group))) for gpu in healthy]
+def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
+    """Name the GPU that breaks the fewest rules, and how many GPUs have room for it; None if these are enough."""
+    lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
+    left = len(healthy) - len(refused)
+    if left >= shape.gpus:
+        return None
     gpu, shortages = min(
         (pair for pair in refused if pair[0].total >= shape.mib),
         key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].gpu.index),
     )
-    shortage, left = shortages[0], len(healthy) - len(refused)
+    shortage = shortages[0]
     text = f"GPU {gpu.gpu.index} {shortage.text}"
     if shape.gpus > 1:
-        text += f" ({left} of {len(healthy)} GPUs could take their part)"
+        text += f" ({left} of {len(healthy)} GPUs have room for it)"
     return Refusal(FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there)
 
 
-def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[Refusal[FitRule]]:
-    """Yield every reason why ``gpu`` cannot be one of the pod's GPUs; ``group`` numbers the pod's trust group.
+def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
+    """Yield every reason why ``gpu`` cannot be one of the pod's GPUs.
 
-    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...". None is yielded for a GPU that
-    ``gpu_fits``.
+    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...".
     """
     index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
@@ -198,7 +177,7 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) 
     if gpu.pods >= node_info.max_pods_per_gpu:
         text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
-    if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
+    if node_info.grouped and gpu.group not in (NO_GROUP, group_number(shape.trust_group)):
         text = f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
 
@@ -208,7 +187,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
         return node_info.problem
     if node_info.by_claims != shape.by_claims:
         by = ("extended resources", "claims")
-        return f"it gives its GPUs by {by[node_info.by_claims]}; the pod asks by {by[shape.by_claims]}"
+        return f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by {by[shape.by_claims]}"
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
@@ -218,13 +197,13 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
     """Name the pod or node with the older unit, and what to do: amounts keep the unit from the pod's creation (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
-            f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
-            f"configured, which the node's agent has to take over"
+            f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
+            f"{shape.unit_mib} MiB, which the node's agent has not applied yet"
         )
     units = -(-shape.mib // node_info.unit_mib) * shape.gpus
     return (
-        f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
-        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
+        f"its memory unit is {node_info.unit_mib} MiB; the pod's unit is {shape.unit_mib} MiB, which was in force "
+        f"when it was created: create it again with {units} units for its {shape.mib * shape.gpus} MiB"
     )
 
 
@@ -251,23 +230,22 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
-    """Return the GPUs that the pod gets on ``node``, by index; None where it does not fit.
+def choose_gpus(
+    arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
+) -> tuple[GpuState, ...]:
+    """Return the GPUs that the pod gets on ``node``, which it fits, by index; ``row`` is that of the node.
 
     Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
     (``PackingState.value``); without it, packing fills one GPU before the next.
     """
-    if not fits(node, shape, group):
-        return None
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
-    ready = [i for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
+    ready = [i for i, gpu in enumerate(node.gpus) if next(gpu_shortages(gpu, shape, node.info), None) is None]
     if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:
-        key_of = _order(node, shape, value)
-        keys = {i: key_of(node.gpus[i]) for i in ready}
-        best = sorted(keys.values())[: shape.gpus]
+        keys = _keys(arrays, np.array([row]), shape, value)
+        best = sorted(keys[i] for i in ready)[: shape.gpus]
         ready = [i for i in ready if keys[i] in best]
         if best[0] != best[-1]:  # not all are equally good: connections do not decide
             ready = sorted(ready, key=lambda i: (keys[i], i))[: shape.gpus]
@@ -275,33 +253,17 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
     return tuple(node.gpus[i] for i in positions)
 
 
-def _order(node: NodeState, shape: Shape, value: Float64 | None) -> Callable[[GpuState], tuple[float, float]]:
-    """Return the key of GPUs that several pods share: the smallest first, and of equals the best connected."""
-    if node.serving_mode is ServingMode.SLICED:  # different GPUs first, those that the fewest share
-        return lambda gpu: (gpu.pods, 0)
-    if node.info.placement == "packing" and value is not None:
-        return lambda gpu: packing_key(node, gpu, shape, value)
-    return spread_key if node.spread else binpack_key
+def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
+    """Return the keys of a node's GPUs that several pods share: the smallest first, and of equals the best connected.
 
-
-def binpack_key(gpu: GpuState) -> tuple[int, int]:
-    """Order the GPUs that fit: the one with the least memory free first, then the least compute free."""
-    return (gpu.total - gpu.used, -min(gpu.percent, 100))
-
-
-def spread_key(gpu: GpuState) -> tuple[int, int]:
-    """Order the GPUs that fit: the smallest used fraction of memory first, then the least compute in use."""
-    return (gpu.used * FRACTIONS // gpu.total, min(gpu.percent, 100))
-
-
-def packing_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int]:
-    """Order the GPUs that fit: the one whose worth falls least, then the fullest.
-
-    ``value`` is what a remnant is worth, in GPUs, by its thousandths: shape [1001].
+    ``rows`` is the row of the node alone.
     """
-    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
-    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
-        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
-    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
-    change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
-    return (-change, free)
+    if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # different GPUs first, those that the fewest share
+        keys: list[float] = arrays.pods[rows[0]].tolist()
+    elif value is None or not arrays.packed[rows[0]]:
+        keys = gpu_keys(arrays, rows)[0].tolist()
+    else:
+        free, total = remnants(arrays, rows), arrays.total[rows].astype(np.int64)
+        taken = thousandths(shape.mib, shape.percent, total)
+        keys = value_keys(value, free, np.maximum(free - taken, 0))[0].tolist()
+    return keys

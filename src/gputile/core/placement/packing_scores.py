@@ -7,12 +7,12 @@ is in GPUs, and remnants are in thousandths of a GPU. ``build`` and ``scores`` r
 integers that compare nodes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.devices.inventory import model_number
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NodeArrays, Rows
@@ -42,21 +42,14 @@ _NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class PodDemand:
-    """What one pod asks for."""
-
-    gpus: int
-    cpu: int | Int64
-    """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringContext:
+class PackingState:
     """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to time."""
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
     """Needs that are scarce, and what a place is worth, per GPU."""
+    hosts: Bool
+    """Which nodes have a model for each scarce need: shape [needs, nodes]."""
     finish: float
     """What using up the CPU of a finished node is worth."""
     spare_cpu: float
@@ -66,24 +59,29 @@ class ScoringContext:
     hungry: Float64
     """What a milli-CPU earns from all other kinds together, by the same: shape [kinds + 1]."""
 
+    @property
+    def value(self) -> Float64:
+        """What a remnant is worth, in GPUs, by its thousandths: shape [1001]."""
+        return self.prices.value
 
-def scoring_context(
-    prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], total: tuple[float, float]
-) -> ScoringContext:
+
+def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total: tuple[float, float]) -> PackingState:
     """Look at the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs], ``models`` the nodes' GPU
-    models, ``total`` all the milli-CPU and all the GPUs of the cluster.
+    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs], ``models`` the numbers of the
+    nodes' GPU models [nodes], ``total`` all the milli-CPU and all the GPUs of the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= WHOLE_GPU).sum(axis=1)
     remaining = float(free.sum()) / WHOLE_GPU
-    needs = []
+    needs, hosts = [], []
     for need in prices.needs:
-        room = float((places(need, cpu, whole, value) * allowed(need.models, models)).sum())
+        host = allowed(need.models, models)
+        room = float((places(need, cpu, whole, value) * host).sum())
         worth = NEED_WEIGHT * min(need.share * remaining / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))
+            hosts.append(host)
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
     # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains nothing.
@@ -93,11 +91,14 @@ def scoring_context(
     spare = prices.least_cpu * min(1.0, max(0.0, 1 - 4 * (scarcity - 1)))
     served = np.concatenate([[0.0], prices.portion.cumsum()])
     hungry = np.concatenate([(prices.portion / prices.density)[::-1].cumsum()[::-1], [0.0]])
-    return ScoringContext(prices, tuple(needs), finish, spare, served, hungry)
+    found = np.array(hosts, np.bool_).reshape(len(hosts), len(cpu))
+    return PackingState(prices, tuple(needs), found, finish, spare, served, hungry)
 
 
-def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
-    return np.array([not wanted or model in wanted for model in models], np.bool_)
+def allowed(wanted: frozenset[str], models: Int64) -> Bool:
+    """Return which of ``models`` will do, by their numbers."""
+    numbers = [model_number(model) for model in wanted]
+    return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
@@ -119,16 +120,16 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
     return (need.gpus * np.maximum(count, 0)).astype(np.float64)
 
 
-def stranded(context: ScoringContext, cpu: Int64, value: Float64) -> Float64:
+def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
     """Return how much of ``value`` will never be used for want of CPU. Shape of ``cpu``.
 
     If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
     gets further. Averaged over the kinds by their portion of the demand.
     """
-    usable = SELECTIVE * np.maximum(cpu - context.spare_cpu * np.minimum(value, 1.0), 0.0)
+    usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
-    full = np.searchsorted(context.prices.density, usable / np.maximum(value, 1e-9), side="right")
-    result: Float64 = value - (context.served[full] * value + context.hungry[full] * usable)
+    full = np.searchsorted(state.prices.density, usable / np.maximum(value, 1e-9), side="right")
+    result: Float64 = value - (state.served[full] * value + state.hungry[full] * usable)
     return result
 
 
@@ -148,6 +149,20 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """A pod of ``gpus`` GPUs on each of some nodes. ``host`` is what it asks for beside GPUs.
+
+    ``free`` is thousandths of each GPU; ``later`` is what would be free of it if the pod got it, negative where it
+    cannot: shapes [nodes, GPUs].
+    """
+
+    gpus: int
+    host: HostResources
+    free: Int64
+    later: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class _WithPod:
     """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
 
@@ -160,33 +175,32 @@ class _WithPod:
     free: Int64
 
 
-def score(
-    context: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand
-) -> Float64:
-    """Return what each node's worth changes by when it gets the pod: shape [nodes].
+def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool) -> Float64:
+    """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
 
-    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs];
-    ``later`` is what would be free on each GPU if the pod got it, negative where it cannot. ``hosts`` tells
-    for each scarce need which nodes have a model for it [needs, nodes].
+    All nodes fit the pod. ``cpu`` is free milli-CPU, and ``taken`` what the pod takes of it: [nodes], as memory limits
+    how much of it counts (``usable_cpu``). ``hosts`` tells for each scarce need which nodes have a model for it [needs,
+    nodes].
     """
-    prices = context.prices
-    worth = prices.value[free]
+    prices = state.prices
+    free, worth = trial.free, prices.value[trial.free]
     before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
-    placed = _placed(prices, worth, free, later, whole, pod_demand.gpus)
-    after, left = before + placed.change, cpu - pod_demand.cpu
-    other = np.maximum(stranded(context, cpu, before), unused(prices, cpu, free))
-    other -= np.maximum(stranded(context, left, after), unused(prices, left, placed.free))
-    if context.finish:
-        other += context.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
-    if context.needs:
-        other += _reserve(context, left, placed.whole, after, hosts) - _reserve(context, cpu, whole, before, hosts)
-    step = GPU_STEP if pod_demand.gpus else CPU_STEP
+    placed = _placed(prices, worth, whole, trial)
+    after, left = before + placed.change, cpu - taken
+    other = np.maximum(stranded(state, cpu, before), unused(prices, cpu, free))
+    other -= np.maximum(stranded(state, left, after), unused(prices, left, placed.free))
+    if state.finish:
+        other += state.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
+    if state.needs:
+        other += _reserve(state, left, placed.whole, after, hosts) - _reserve(state, cpu, whole, before, hosts)
+    step = GPU_STEP if trial.gpus else CPU_STEP
     result: Float64 = placed.change + np.floor(other / step + 1e-9) * step
     return result
 
 
-def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _WithPod:
-    """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
+def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
+    """Put the pod on each node: on its best GPU, or on the first ones that it can get."""
+    gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
     if gpus == 1:
@@ -203,10 +217,10 @@ def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: In
     return _WithPod(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
 
 
-def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
+def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
     """Return what each node is worth to the scarce need that values it most. Shape of ``cpu``."""
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
-    for (need, worth), host in zip(context.needs, hosts, strict=True):
+    for (need, worth), host in zip(state.needs, hosts, strict=True):
         best = several if need.gpus > 1 else model
         np.maximum(best, worth * host * places(need, cpu, whole, value), out=best)
     return several + model
@@ -230,37 +244,22 @@ _WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for
 _GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
 
 
-@dataclass(frozen=True, slots=True)
-class PackingState:
-    """Prices, and the cluster as it stood. ``hosts``: which rows have a model for each scarce need [needs, rows]."""
-
-    context: ScoringContext
-    hosts: Bool
-
-    @property
-    def value(self) -> Float64:
-        """What a remnant is worth, in GPUs, by its thousandths: shape [1001]."""
-        return self.context.prices.value
-
-
-def build(arrays: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -> PackingState:
-    """Look at the cluster with ``prices``.
-
-    ``models`` is the GPU model of each row, "" where there is none or its GPUs differ; ``cpu`` is all the milli-CPU
-    of the nodes with GPUs.
-    """
-    rows = np.flatnonzero((arrays.total > 0).any(axis=1))
-    context = scoring_context(
+def build(arrays: NodeArrays, prices: Prices) -> PackingState:
+    """Look at the cluster with ``prices``."""
+    there = arrays.total > 0
+    rows = np.flatnonzero(there.any(axis=1))
+    first = arrays.model[rows, :1]
+    alike = ((arrays.model[rows] == first) | ~there[rows]).all(axis=1)
+    found = packing_state(
         prices,
         np.maximum(arrays.cpu[rows], 0),
         remnants(arrays, rows),
-        tuple(models[row] for row in rows.tolist()),
-        (float(cpu), float((arrays.total > 0).sum())),
+        np.where(alike, first[:, 0], 0),
+        (float(arrays.all_cpu[rows].sum()), float(there.sum())),
     )
-    hosts = np.zeros((len(context.needs), arrays.rows), np.bool_)
-    for i, (need, _) in enumerate(context.needs):
-        hosts[i, : len(models)] = allowed(need.models, tuple(models))
-    return PackingState(context, hosts)
+    hosts = np.zeros((len(found.needs), arrays.rows), np.bool_)
+    hosts[:, rows] = found.hosts
+    return replace(found, hosts=hosts)
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
@@ -284,18 +283,17 @@ def scores(
     arrays: NodeArrays,
     shape: Shape,
     host: HostResources,
-    group: int,
     rows: vectorized.Which,
-    packing_state: PackingState,
+    state: PackingState,
 ) -> Int64:
     """Return for each of ``rows`` its score, higher is better, or -1 where the request does not fit: shape [rows].
 
     ``host`` is what the pod asks for beside GPUs.
     """
-    fit, gpus = vectorized.ready(arrays, shape, group, rows)
+    fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
     if shape.kind is RequestKind.WHOLE:
-        result[vectorized.counted_by_others(arrays, shape, group, rows)] = 0
+        result[vectorized.counted_by_others(arrays, shape, rows)] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result
@@ -308,9 +306,9 @@ def scores(
         taken = np.full(free.shape, WHOLE_GPU)
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.gpus > 1:
-        order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
+        order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
-    change = _change(arrays, lines, packing_state, _Trial(shape.gpus, host, free, later))
+    change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     if shape.kind is not RequestKind.SHARED:
         most = WHOLE_GPU * np.maximum(arrays.usable[lines].sum(axis=1), 1)
@@ -319,9 +317,7 @@ def scores(
     return result
 
 
-def scores_without_gpus(
-    arrays: NodeArrays, host: HostResources, rows: vectorized.Which, packing_state: PackingState
-) -> Int64:
+def scores_without_gpus(arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState) -> Int64:
     """Return a score for a pod without GPUs on each of ``rows``, higher where less GPU capacity is lost: shape [rows].
 
     A node without GPUs has nothing to lose, and is the best.
@@ -331,34 +327,22 @@ def scores_without_gpus(
     result = np.full(len(with_gpus), int(2 * _WIDEST * STEPS_PER_GPU), np.int64)
     lines = vectorized.positions(rows, part)
     free = remnants(arrays, lines)
-    result[part] = _stepped(_change(arrays, lines, packing_state, _Trial(0, host, free, free)))
+    result[part] = _stepped(_change(arrays, lines, state, Trial(0, host, free, free)))
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A pod of ``gpus`` GPUs on each of some nodes: thousandths of each GPU that are free now and ``later``, as
-    ``score`` takes them, and what the pod asks for beside GPUs."""
-
-    gpus: int
-    host: HostResources
-    free: Int64
-    later: Int64
-
-
-def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, trial: _Trial) -> Float64:
-    """Return what the worth of each of ``lines`` changes by with the pod, in GPUs: shape [lines]."""
+def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) -> Float64:
+    """Return by how much the pod changes the worth of each of ``lines``, in GPUs: shape [lines]."""
     host = trial.host
-    hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
-    known = lines < packing_state.hosts.shape[1]
-    hosts[:, known] = packing_state.hosts[:, lines[known]]
+    hosts = np.zeros((len(state.hosts), len(lines)), np.bool_)
+    known = lines < state.hosts.shape[1]
+    hosts[:, known] = state.hosts[:, lines[known]]
     # kube-scheduler itself refuses a node with too little CPU or memory.
     cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
-    cpu_per_mib = packing_state.context.prices.cpu_per_mib
+    cpu_per_mib = state.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
     taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    demand = PodDemand(trial.gpus, taken)
-    return score(packing_state.context, usable, trial.free, trial.later, hosts, demand)
+    return score(state, trial, usable, taken, hosts)
 
 
 def _stepped(change: Float64) -> Int64:
@@ -367,8 +351,11 @@ def _stepped(change: Float64) -> Int64:
     return stepped
 
 
-def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return keys that order the GPUs as ``policies.packing`` does; infinity for those that the pod cannot get."""
+def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
+    """Return keys that order GPUs: those first whose worth falls least, then the fullest; shape of ``free``.
+
+    ``free`` and ``later`` are thousandths that are free now and with the pod, negative where it cannot go: infinity.
+    """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 

@@ -1,11 +1,9 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-Fit is the second implementation of ``fit.fits``, some hundred times faster; tests hold the two equal. Scores compare
+Fit is the second implementation of ``fit.refusal``, some hundred times faster; tests hold the two equal. Scores compare
 nodes by the cluster's policy: ``binpack`` chooses the node where GPU and node get fullest, less the imbalance between
 the GPUs and the machine's CPU or memory that remain, ``spread`` the one where they stay emptiest.
 """
-
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +11,8 @@ import numpy.typing as npt
 from gputile.core.devices.inventory import model_number
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
+from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.fit import FRACTIONS
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
@@ -31,17 +28,18 @@ GRAIN = 5
 HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
 HIGHEST_SPREAD = 2000
 """The highest score of a node; the lowest is 0."""
+_FRACTIONS = 1 << 20  # the used fraction of a GPU is an integer in these steps
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, rows: Which, *, emptier: bool) -> Int64:
+def scores(arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool) -> Int64:
     """Return for each of ``rows`` its score, 0 or more, or ``UNFIT`` where the request does not fit: shape [rows].
 
     ``host`` is what the pod asks for beside GPUs. ``emptier`` tells whether emptier nodes are better (the cluster's
     policy is spread). A slice of rows is read in place; an array of rows is copied out first.
     """
-    fit, gpus = ready(arrays, shape, group, rows)
+    fit, gpus = ready(arrays, shape, rows)
     result = np.full(len(fit), UNFIT, np.int64)
     # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
     part = np.flatnonzero(fit)
@@ -54,7 +52,7 @@ def scores(arrays: NodeArrays, shape: Shape, host: HostResources, group: int, ro
         node_used = 1000 * used // np.maximum(_count(arrays.total[lines] > 0), 1)
     result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
     if shape.kind is RequestKind.WHOLE:
-        result[counted_by_others(arrays, shape, group, rows)] = 0
+        result[counted_by_others(arrays, shape, rows)] = 0
     return result
 
 
@@ -77,20 +75,7 @@ def positions(rows: Which, part: Rows) -> Rows:
     return found
 
 
-def by_width(arrays: NodeArrays, rows: Which) -> Iterator[tuple[NodeArrays, slice | Bool, Which]]:
-    """Yield arrays, which of ``rows`` to look at with them, and the same as rows: all nodes of few GPUs, then others.
-
-    A node of many GPUs does not make all others cost as much as it does.
-    """
-    many = arrays.many[rows]
-    if not many.any():
-        yield arrays.few(), slice(None), rows
-        return
-    for narrow, part in ((arrays.few(), ~many), (arrays, many)):
-        yield narrow, part, positions(rows, np.flatnonzero(part))
-
-
-def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
+def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
     """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows, GPUs].
 
     Nodes whose GPUs another device plugin hands out are not among them.
@@ -101,12 +86,12 @@ def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bo
     gpus = _suitable(arrays, shape, rows) & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
         gpus &= arrays.percent[rows] <= 100 - shape.percent
-    gpus &= _company(arrays, group, rows)
+    gpus &= _company(arrays, shape, rows)
     takes = serving(arrays, shape, rows) & (arrays.unit[rows] == shape.unit_mib)
     return takes & (_count(gpus) >= shape.gpus), gpus
 
 
-def counted_by_others(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
+def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     """Return which of ``rows`` fit the request by another plugin's GPUs, or by parts of whole GPUs in turns: [rows].
 
     Which model another plugin gives, and whether it isolates anything, nobody knows.
@@ -117,7 +102,7 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, group: int, rows: Which)
     other_plugin: Bool = (serving_mode == ServingMode.OTHER_PLUGIN) & (not shape.models)
     sliced = serving_mode == ServingMode.SLICED
     if sliced.any():
-        gpus = _suitable(arrays, shape, rows) & _company(arrays, group, rows)
+        gpus = _suitable(arrays, shape, rows) & _company(arrays, shape, rows)
         other_plugin |= sliced & (_count(gpus) >= shape.gpus)
     return other_plugin
 
@@ -130,25 +115,22 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     return usable
 
 
-def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
-    """Return which GPUs have room beside the pods on them, and hold none of another trust group: [rows, GPUs]."""
+def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
+    """Return which GPUs may hold one more pod, and hold none of another trust group: [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
         held = arrays.group[rows]
-        mine = held == NO_GROUP
-        if group != NO_GROUP:
-            mine |= held == group
-        gpus &= mine | ~grouped[:, None]
+        gpus &= (held == NO_GROUP) | (held == group_number(shape.trust_group)) | ~grouped[:, None]
     return gpus
 
 
-def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> Int64:
+def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
     """Return for each of ``rows`` how many such pods its GPUs take, at most: shape [rows].
 
     It is ``_MANY`` for a node whose whole GPUs kube-scheduler counts, or whose whole GPUs go to several pods each.
     """
-    fit, gpus = ready(arrays, shape, group, rows)
+    fit, gpus = ready(arrays, shape, rows)
     parts = gpus.astype(np.int64)
     if shape.kind is RequestKind.SHARED:
         parts *= arrays.max_pods_per_gpu[rows, None].astype(np.int64) - arrays.pods[rows]
@@ -200,7 +182,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
     spread = np.flatnonzero(arrays.spread[rows])
     if len(spread):
         lines = rows[spread]
-        key[spread] = arrays.used[lines] * FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
+        key[spread] = arrays.used[lines] * _FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
     key[arrays.by_claims[rows]] = np.arange(key.shape[1])
     return key
 

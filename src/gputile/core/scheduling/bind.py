@@ -19,15 +19,7 @@ from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reserved_place import first_to_bind, reserved_place
-
-
-@dataclass(frozen=True, slots=True)
-class BindTime:
-    """When a Binding is decided: Unix time in nanoseconds, and time of the monotonic clock in seconds."""
-
-    unix_ns: int
-    monotonic: float
+from gputile.core.scheduling.reservation_rules import first_to_bind, reserved_node
 
 
 @dataclass(slots=True, eq=False)
@@ -98,8 +90,13 @@ class PodBinding:
         self.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
 
 
-def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> PodBinding | Refusal[Enum] | None:
-    """Decide which GPUs of ``node`` the pod gets, and book them; None where it has GPUs of the node already."""
+def assume_pod(
+    engine: PlacementEngine, pod: Pod, node: str, unix_ns: int, monotonic: float
+) -> PodBinding | Refusal[Enum] | None:
+    """Decide which GPUs of ``node`` the pod gets, and book them; None where it has GPUs of the node already.
+
+    ``unix_ns`` is Unix time in nanoseconds, ``monotonic`` time of the monotonic clock in seconds.
+    """
     try:
         request = engine.request(pod)
     except RequestError as error:
@@ -112,7 +109,7 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> P
             return refusal_by(BindRule.DOUBTED, node=booking.node, about=pod.key)
         elsewhere = refusal_by(BindRule.BOUND_ELSEWHERE, node=booking.node, about=pod.key)
         return None if booking.node == node else elsewhere
-    binding = decide_pod(engine, pod, request, node, now)
+    binding = decide_pod(engine, pod, request, node, unix_ns, monotonic)
     if isinstance(binding, Refusal):
         return msgspec.structs.replace(binding, text=f"node {node}: {binding.text}")
     if binding.booking is not None:
@@ -121,29 +118,29 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> P
 
 
 def decide_pod(
-    engine: PlacementEngine, pod: Pod, request: Request, node: str, now: BindTime
+    engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
     """Return the Binding of the pod to ``node``, which nothing is booked for yet, or why it gets no GPUs there now."""
     ledger = engine.ledger
-    place = reserved_place(ledger, pod, now.unix_ns)
+    place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):
         return place
     if place is not None and place != node:
         return refusal_by(ReservationRule.OTHER_NODE, node=place)
     reservation, version = ledger.booking(pod.metadata.uid), pod.metadata.resource_version
     if reservation is None:
-        decision = engine.decide(request, node, now.unix_ns)
+        decision = engine.decide(request, node, unix_ns)
         if not isinstance(decision, Decision):
             return decision
-        booking = decision.booking(pod, request, now.monotonic)
+        booking = decision.booking(pod, request, monotonic)
         return PodBinding(ledger, pod, decision, version, booking, decision.text())
     if (first := first_to_bind(ledger, reservation)) is not None:
         return refusal_by(ReservationRule.FIRST_NOT_BOUND, about=first.key)
-    decision = _reserved_gpus(engine, reservation, now.unix_ns)
+    decision = _reserved_gpus(engine, reservation, unix_ns)
     booking = msgspec.structs.replace(
         reservation,
         allocation=decision.allocation,
-        assumed_at=now.monotonic,
+        assumed_at=monotonic,
         reserved=False,
         expires_ns=0,
         preemption=False,

@@ -50,7 +50,7 @@ class DemandEstimator:
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
     def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
-        """Note a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
+        """Count a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
         if gpus and memory:
@@ -85,23 +85,22 @@ _USUAL_CPU = 16_000.0  # milli-CPU a GPU, in a cluster without any
 class DemandTracker:
     """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks.
 
-    It begins with the pods that hold GPUs already: when it is first asked, or piece by piece by ``catch_up`` where
-    that comes ``later``.
+    It learns from the pods that hold GPUs already before it is first asked for the demand.
     """
 
-    def __init__(self, ledger: Ledger, *, later: bool = False) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._later = later
         self._estimator: DemandEstimator | None = None
+        self._caught_up = False
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._count, self._due = 0, FIRST_DUE
         self._middle_mib = _USUAL_MIB
 
     def observe(self, pod: Pod, request: Request | None) -> None:
-        """Note that a pod asks for a place; ``request`` is None where it asks for no GPU."""
+        """Count a pending pod; ``request`` is None where it asks for no GPU."""
         if not self._new(pod.metadata.uid):
             return
-        estimator = self._learning()
+        estimator = self._begun()
         self._count += 1
         if request is None:
             estimator.observe(0, 0, host_request(pod).cpu, frozenset())
@@ -121,7 +120,9 @@ class DemandTracker:
 
     def demand(self) -> Demand:
         self._middle_mib = _middle_gpu(self._ledger.node_arrays)
-        return self._learning().demand()
+        for _ in self.catch_up():
+            pass
+        return self._begun().demand()
 
     def _new(self, uid: str) -> bool:
         if uid in self._seen:
@@ -132,7 +133,10 @@ class DemandTracker:
         return True
 
     def catch_up(self) -> Iterator[None]:
-        """Learn from the pods that hold GPUs already, ``_AT_ONCE`` of them between two yields."""
+        """Learn once from the pods that hold GPUs already, ``_AT_ONCE`` of them between two yields."""
+        if self._caught_up:
+            return
+        self._caught_up = True
         estimator = self._begun()
         for number, booking in enumerate(list(self._ledger.bookings())):
             if number % _AT_ONCE == 0:
@@ -142,13 +146,6 @@ class DemandTracker:
                 milli = WHOLE_GPU if booking.whole else self._milli(share.mib, share.percent)
                 host = booking.host
                 estimator.observe(len(booking.gpus), milli, host.cpu, frozenset(), host.mib)
-
-    def _learning(self) -> DemandEstimator:
-        """Return the estimator; the first time it learns from the pods that hold GPUs already."""
-        if self._estimator is None and not self._later:
-            for _ in self.catch_up():
-                pass
-        return self._begun()
 
     def _begun(self) -> DemandEstimator:
         if self._estimator is None:

@@ -148,29 +148,15 @@ class EvictionRules:
         return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
 
 
-class EvictionLosses:
-    """What the eviction of each pod costs at ``now_s``, Unix time in seconds."""
-
-    def __init__(self, ledger: Ledger, facts: Mapping[str, EvictionFacts], now_s: float) -> None:
-        self._ledger, self._facts, self._now_s = ledger, facts, now_s
-        self._totals: dict[str, tuple[dict[str, int], int]] = {}
-
-    def of(self, booking: Booking) -> Loss:
-        facts = self._facts[booking.uid]
-        seconds = max(0, int(self._now_s - facts.started_at)) if facts.started_at else 0
-        totals, replicas = self._totals_of(booking.node)
-        milli_gpus = 0  # of each GPU its memory or its compute, what is more
+def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s: float) -> Loss:
+    """Return what the eviction of a pod costs at ``now_s``, Unix time in seconds."""
+    info = ledger.info_of(booking.node)
+    seconds = max(0, int(now_s - facts.started_at)) if facts.started_at else 0
+    milli_gpus = 0  # of each GPU its memory or its compute, what is more
+    if info is not None and seconds:
         for share in booking.gpus:
-            total = totals.get(share.uuid, 0)
-            mib, percent = booking.takes(share, total, replicas)
+            column = info.column(share.uuid)
+            total = info.gpu_total(column) if column is not None else 0
+            mib, percent = booking.takes(share, total, info.replicas)
             milli_gpus += max(1000 * mib // max(1, total), 10 * percent)
-        return Loss(booking.priority, 1, facts.cost, seconds * milli_gpus)
-
-    def _totals_of(self, node: str) -> tuple[dict[str, int], int]:
-        """Return how many MiB each GPU of a node has, and how many pods use each whole GPU in turns."""
-        known = self._totals.get(node)
-        if known is None:
-            info = self._ledger.info_of(node)
-            totals = {gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(info.inventory.gpus)} if info else {}
-            known = self._totals[node] = totals, info.replicas if info else 0
-        return known
+    return Loss(booking.priority, 1, facts.cost, seconds * milli_gpus)

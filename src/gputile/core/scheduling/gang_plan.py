@@ -38,6 +38,18 @@ class GangCandidate:
     request: Request | None
 
 
+def decisions(engine: PlacementEngine, asking: GangCandidate, names: Sequence[str], now_ns: int) -> Iterator[Decision]:
+    """Yield what the pod could get on each of the nodes ``names``, best nodes first."""
+    if asking.request is None:
+        yield from (Decision(name, (), None) for name in names)
+        return
+    for name in engine.best_first(asking.request, names):
+        # Asked only now: GPUs may have been taken and given back since the node was ranked.
+        decision = engine.decide(asking.request, name, now_ns)
+        if isinstance(decision, Decision):
+            yield decision
+
+
 @dataclass(frozen=True, slots=True)
 class Kinds:
     """``number`` has the number of each pod's kind, ``asking`` a pod of each kind."""
@@ -142,7 +154,7 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
 
 @contextmanager
 def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates) -> Iterator[None]:
-    """Have nothing reserved for these pods for as long as the context lasts."""
+    """Release the reservations of these pods within the context."""
     pods = {each.pod.metadata.uid: each.pod for each in members}
     held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
     for booking in held.values():
@@ -189,8 +201,7 @@ class _GangSearch:
                 continue
             names = [name for name in self._open_nodes(kind, alone=True) if name in self._ledger.row_of]
             rows = np.fromiter((self._ledger.row_of[name] for name in names), np.intp, len(names))
-            group = self._ledger.group_number(request.shape.trust_group)
-            gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, group, rows)
+            gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, rows)
             total += min(count, int(gpus.sum()))
         return total
 
@@ -248,7 +259,8 @@ class _GangSearch:
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False
-            for decision in self._decisions(kind):
+            asking = self._kinds.asking[kind]
+            for decision in decisions(self._engine, asking, self._open_nodes(kind), self._now_ns):
                 if not self._placed and decision.node in self._too_small:
                     continue
                 placed = True
@@ -256,18 +268,6 @@ class _GangSearch:
             if not placed:
                 self._full.add(kind)
         yield None
-
-    def _decisions(self, kind: int) -> Iterator[Decision]:
-        request = self._kinds.asking[kind].request
-        names = self._open_nodes(kind)
-        if request is None:
-            yield from (Decision(name, (), None) for name in names)
-            return
-        for name in self._engine.best_first(request, names):
-            # Asked only now: the search may have taken and given back GPUs since the node was ranked.
-            decision = self._engine.decide(request, name, self._now_ns)
-            if isinstance(decision, Decision):
-                yield decision
 
     def _open_nodes(self, kind: int, *, alone: bool = False) -> list[str]:
         # Predicates keep their answers by pod: those of one kind are asked about as one.

@@ -6,7 +6,7 @@ first that are the hardest to place. Each gets free GPUs where there are any, an
 lowest that is enough is found by halving. In the end those victims stay after all whose GPUs nobody needs. All victims
 together are within the PodDisruptionBudgets.
 
-For each priority that is tried, at most ``victim_choice.MOST_NODES`` nodes are judged for each kind of pod, and after
+For each priority that is tried, at most ``_MOST_NODES`` nodes are judged for each kind of pod, and after
 each pod only those again that have changed.
 """
 
@@ -23,17 +23,18 @@ from gputile.core.ledger.events import Assumed, PodDeleted
 from gputile.core.scheduling.eviction_rules import (
     NOTHING,
     EvictionBudget,
-    EvictionLosses,
     EvictionRules,
     Loss,
+    eviction_loss,
     total_loss,
 )
-from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, hardness, kinds_of
+from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reserved_place import lost_reservation
-from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, VictimSearch, lowest_enough
+from gputile.core.scheduling.reservation_rules import lost_reservation
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch, lowest_enough
 
 _SECOND = 10**9
+_MOST_NODES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class VictimSearchInput:
         return replace(self, engine=self.engine.snapshot(), predicates=self.predicates.snapshot())
 
     def remove(self, uid: str) -> None:
-        """Look at the cluster, a snapshot, without a pod."""
+        """Remove a pod from the snapshot."""
         self.engine.ledger.apply(PodDeleted(uid))
         self.predicates.remove(uid)
 
@@ -64,7 +65,7 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a node of the snapshot has room for a pod beside all others."""
+        """Return whether a node of the snapshot has room for a pod, which may be placed already."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -150,7 +151,6 @@ class _Attempt:
         self._rules = replace(rules, budget=self._budget)
         self._budget_before = rules.budget
         self._below, self._now_ns = below, now_ns
-        self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
@@ -167,23 +167,17 @@ class _Attempt:
             self._put(member, place)
         self._spare()
         places = {uid: place for uid, (_, place) in self._places.items()}
-        loss = total_loss(map(self._losses.of, self._victims.values()))
+        loss = total_loss(map(self._loss, self._victims.values()))
         return GangVictims(places, tuple(self._victims), tuple(self._withdrawn), loss)
 
     # -- the GPUs of one pod
 
     def _free(self, asking: GangCandidate) -> Decision | None:
         names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._cluster.closed]
-        if asking.request is None:
-            return Decision(names[0], (), None) if names else None
-        for name in self._engine.best_first(asking.request, names):
-            decision = self._engine.decide(asking.request, name, self._now_ns)
-            if isinstance(decision, Decision):
-                return decision
-        return None
+        return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Return the GPUs whose victims cost least beside those that leave already; they are gone then."""
+        """Return the GPUs whose victims add the least to the loss so far, and remove these from the snapshot."""
         request = asking.request
         if request is None:
             return None
@@ -222,7 +216,7 @@ class _Attempt:
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return who would leave each node for a kind of pods; what is known of nodes that have not changed stands."""
+        """Return the victims on each node for a kind of pods; only nodes that have changed are searched again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules)
         now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
@@ -235,12 +229,12 @@ class _Attempt:
                 known[name] = search.on_node(name)
             if (choice := known[name]) is not None:
                 found[name] = choice
-            if len(found) >= MOST_NODES:
+            if len(found) >= _MOST_NODES:
                 break
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Return a loss without the priority where pods that are as important leave anyway."""
+        """Return the loss with at least the priority of the victims so far: an equal one adds nothing."""
         return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
@@ -261,10 +255,13 @@ class _Attempt:
             for known in self._judged.values():
                 known.pop(name, None)
 
+    def _loss(self, booking: Booking) -> Loss:
+        return eviction_loss(booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND)
+
     # -- who may stay after all
 
     def _spare(self) -> None:
-        """Let those victims stay whose leaving nobody needs, the dearest first; of a gang that leaves whole all."""
+        """Spare the victims that nobody needs, the dearest first; a gang that leaves whole is spared as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
@@ -291,10 +288,10 @@ class _Attempt:
                 whole[gang].append(booking)
             else:
                 sets.append(whole.setdefault(gang, [booking]))
-        return sorted(sets, key=lambda bookings: self._losses.of(bookings[0]), reverse=True)
+        return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether no pod of a gang stays that is not told to leave already: such a one may hang for ever."""
+        """Return whether all pods of a gang are victims, except those that were told to leave and may hang."""
         staying = (uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid))
         return all(self._ledger.booking(uid) is None for uid in staying)
 

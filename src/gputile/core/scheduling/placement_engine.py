@@ -133,7 +133,7 @@ class PlacementEngine:
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later
         packing = ledger.configuration.placement == "packing"
-        self.demand = DemandTracker(ledger, later=prices_later) if packing else None
+        self.demand = DemandTracker(ledger) if packing else None
 
     def snapshot(self) -> "PlacementEngine":
         """Return placement on a snapshot of the ledger, which weighs as is weighed now."""
@@ -146,18 +146,7 @@ class PlacementEngine:
 
         Nodes that change later are weighed as they are by then.
         """
-        models, cpu = self.supply()
-        self.packing_state = build(self.ledger.node_arrays, prices, models, cpu)
-
-    def supply(self) -> tuple[list[str], int]:
-        """Return what ``packing_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
-        models, cpu = [""] * self.ledger.node_arrays.rows, 0
-        for row in self.ledger.row_of.values():
-            node_info = self.ledger.node_info(row)
-            if node_info is not None and node_info.inventory.gpus:
-                models[row] = node_info.model
-                cpu += node_info.host.cpu
-        return models, cpu
+        self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
         """Return what ``pod`` asks of GPUs, by the ledger's configuration; None where it asks nothing.
@@ -169,14 +158,31 @@ class PlacementEngine:
         return parse_request(pod, configuration.unit_mib, configuration.trust_group)
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
-        """Return which of ``names`` the request fits."""
+        """Return which of ``names`` the request fits, and why not the others.
+
+        The reasons are in full for the nodes that come closest, and a class for the others: kube-scheduler writes all
+        distinct reasons into the pod's status, and thousands would not fit.
+        """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known
         if feasible.all():
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
-        unfit = np.flatnonzero(~feasible)
-        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
+        unfit, node_arrays = np.flatnonzero(~feasible), self.ledger.node_arrays
+        left_out, rows = [names[i] for i in unfit.tolist()], rows[unfit]
+        broken = np.where(known[unfit], vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
+        for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
+            texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
+            texts |= dict.fromkeys(compress(left_out, (broken == rule).tolist()), SUMMARY[rule])
+        for i in _closest(node_arrays, rows, broken):
+            name = left_out[i]
+            why = self.refusal(request, name)
+            if why is None:
+                continue
+            for texts in (result.unresolvable, result.refused):
+                texts.pop(name, None)
+            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
+            result.closest.append((name, why.text))
         return result
 
     def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
@@ -226,16 +232,14 @@ class PlacementEngine:
         node = self.state(name)
         if node is None:
             return UNKNOWN
-        group = self.ledger.group_number(request.shape.trust_group)
-        chosen = choose_gpus(node, request.shape, group, self.packing_state.value if self.packing_state else None)
-        if chosen is None:
-            why = refusal(node, request, group)
-            assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
+        if (why := refusal(node, request.shape)) is not None:
             return why
+        arrays, value = self.ledger.node_arrays, self.packing_state.value if self.packing_state else None
+        chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
     def decision(self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int) -> Decision:
-        """Return that the request gets ``gpus`` of a node; none where another device plugin hands them out."""
+        """Return the decision that assigns ``gpus`` of a node, or no GPU if another device plugin manages them."""
         if not gpus:
             return Decision(info.name, (), None)
         mode = info.mode.value if info.mode else ""
@@ -245,7 +249,7 @@ class PlacementEngine:
         node = self.state(name)
         if node is None:
             return UNKNOWN
-        return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
+        return refusal(node, request.shape)
 
     def state(self, name: str) -> NodeState | None:
         row = self.ledger.row_of.get(name)
@@ -290,46 +294,14 @@ class PlacementEngine:
     def _computed(
         self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
-        node_arrays = self.ledger.node_arrays
-        result = np.empty(len(node_arrays.many[rows]), np.int64)
-        for arrays, part, these in vectorized.by_width(node_arrays, rows):
-            group = self.ledger.group_number(shape.trust_group) if shape is not None else 0
-            if shape is not None and packing_state is not None:
-                result[part] = scores(arrays, shape, host, group, these, packing_state)
-            elif shape is not None:
-                result[part] = vectorized.scores(arrays, shape, host, group, these, emptier=self._emptier)
-            elif packing_state is not None:
-                result[part] = scores_without_gpus(arrays, host, these, packing_state)
-            else:
-                result[part] = vectorized.scores_without_gpus(arrays, these, host)
-        return result
-
-    def _explain(
-        self,
-        request: Request,
-        names: list[str],
-        rows: npt.NDArray[np.intp],
-        known: npt.NDArray[np.bool_],
-        result: Filtered,
-    ) -> None:
-        """Give each refused node its reason: in full for those that come closest, as a class for the others.
-
-        kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
-        """
-        node_arrays = self.ledger.node_arrays
-        broken = np.where(known, vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
-        for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
-            texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
-            texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
-        for i in _closest(node_arrays, rows, broken):
-            name = names[i]
-            why = self.refusal(request, name)
-            if why is None:
-                continue
-            for texts in (result.unresolvable, result.refused):
-                texts.pop(name, None)
-            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
-            result.closest.append((name, why.text))
+        arrays = self.ledger.node_arrays
+        if shape is not None and packing_state is not None:
+            return scores(arrays, shape, host, rows, packing_state)
+        if shape is not None:
+            return vectorized.scores(arrays, shape, host, rows, emptier=self._emptier)
+        if packing_state is not None:
+            return scores_without_gpus(arrays, host, rows, packing_state)
+        return vectorized.scores_without_gpus(arrays, rows, host)
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:

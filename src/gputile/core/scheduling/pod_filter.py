@@ -1,19 +1,21 @@
 """Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
 
-Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request.
+Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request. A pod with ResourceClaims
+is only ranked: kube-scheduler has found devices on each of the nodes, and allocates the first GPU that fits by itself.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gputile.api.core import Pod
-from gputile.core.devices.request import RequestError
+from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
+from gputile.core.devices.request import MOST_PERCENT, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal, ReservationRule, grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
-from gputile.core.scheduling.reserved_place import reserved_place
+from gputile.core.scheduling.reservation_rules import reserved_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +47,22 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         engine.demand.observe(pod, request)
     if request is None:
         return PodVerdict(Filtered(list(names)))
-    place = reserved_place(ledger, pod, now_ns)
+    place = reserved_node(ledger, pod, now_ns)
     if isinstance(place, Refusal):
-        return PodVerdict(_none(names, place), lacks_gpus=True)
+        # The node that the pod's victims leave stays nominated: it may take the pod soon.
+        left = place.node if place.rule is ReservationRule.NOT_LEFT_YET else ""
+        soon = {name: place.text for name in names if name == left}
+        others = {name: place.text for name in names if name != left}
+        return PodVerdict(Filtered([], soon, others), lacks_gpus=True)
     if place is not None:
         booking = ledger.booking(pod.metadata.uid)
-        why = f"GPUs of node {place} are kept for the pod"
+        why = f"GPUs of node {place} are reserved for the pod"
         if booking is not None and not booking.reserved:
             why = f"an earlier Binding of the pod to node {place} is not confirmed yet"
         refused = {name: why for name in names if name != place}
         return PodVerdict(Filtered([name for name in names if name == place], refused))
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
-
-
-def _none(names: Sequence[str], waits: Refusal[ReservationRule]) -> Filtered:
-    """Return that the pod may go nowhere yet.
-
-    A node that pods leave for it may take it soon: kube-scheduler then keeps the node nominated.
-    """
-    soon = {name: waits.text for name in names if waits.rule is ReservationRule.NOT_LEFT_YET and name == waits.node}
-    return Filtered([], soon, {name: waits.text for name in names if name not in soon})
 
 
 def _no_fit_text(found: Filtered, asked: int) -> str | None:
@@ -95,6 +92,43 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
     if engine.demand is not None:
         engine.demand.observe(pod, None)
     return engine.rank_without_gpus(host_request(pod), names)
+
+
+def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
+    """Return what the pod's claims ask for that have no allocation yet; () for claims that the ledger does not know.
+
+    Raises:
+        RequestError: no GPU can ever serve a claim, or only without its memory being counted.
+    """
+    waiting = [claim for claim in ledger.claims.of_pod(pod) if claim.status.allocation is None]
+    return tuple(shape for claim in waiting for shape in parse_claim(claim))
+
+
+def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> tuple[list[int], str]:
+    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing is to be allocated.
+
+    A pod with several requests is ranked by the largest: the others need less of what is scarce. The text says which
+    rule a claim breaks, "" for none: kube-scheduler decides whether it can be allocated. Nothing is booked or refused
+    here, so any replica may answer, and kube-scheduler asks once for a pod.
+    """
+    try:
+        shapes = claimed_shapes(engine.ledger, pod)
+    except RequestError as error:
+        return [0] * len(names), str(error)
+    if not shapes:
+        return [0] * len(names), ""
+    largest = max(shapes, key=lambda shape: (shape.kind is RequestKind.WHOLE, shape.gpus, shape.mib, shape.percent))
+    requests = [Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in on_either_mode(largest)]
+    if engine.demand is not None:
+        engine.demand.observe(pod, requests[0])
+    return engine.rank(requests[0], names, *requests[1:]), ""
+
+
+def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
+    """Return what the shape is on nodes of each mode: without a request for compute it takes all of it in core_mem."""
+    if shape.kind is not RequestKind.SHARED or shape.percent:
+        return (shape,)
+    return shape, replace(shape, percent=MOST_PERCENT)
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:

@@ -22,7 +22,7 @@ from gputile.core.kube_predicates.pod_requests import CPU, MEMORY, host_ports, p
 from gputile.core.ledger.booking import Booking
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 _COMPARED = frozenset((CPU, MEMORY, *GPU_RESOURCES))
 
@@ -74,13 +74,14 @@ def victims(
         known = facts.get(booking.uid, EvictionFacts(booking.namespace, booking.name))
         alone[booking.uid] = msgspec.structs.replace(known, gang=None, leaves_at=0.0)
     preemptor = Preemptor("", request, priority, 0.0)
-    choice = choose_victims(engine, preemptor, (node,), EvictionRules(alone, {}, evicted=first, withdraws=False))
+    rules = EvictionRules(alone, {}, evicted=first, withdraws=False)
+    choice = VictimSearch(engine, preemptor, rules).on_node(node)
     if choice is None:
         return None
     together = first.union(choice.evicted)
     if not verdict.compared:
         return together
-    instead = choose_victims(engine, preemptor, (node,), EvictionRules(alone, {}, withdraws=False))
+    instead = VictimSearch(engine, preemptor, EvictionRules(alone, {}, withdraws=False)).on_node(node)
     if instead is None or len(instead.evicted) >= len(together) or not first <= bookings.keys():
         return together
     needed, freed = (_freed(bookings, uids) for uids in (first, instead.evicted))

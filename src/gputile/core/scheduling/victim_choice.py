@@ -1,4 +1,4 @@
-"""Chooses the pods to evict for a pod of higher priority: greedily, and who need not leave stays.
+"""Chooses the pods to evict for a pod of higher priority: greedily, and spares those nobody needs.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
 no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing, the
@@ -27,14 +27,13 @@ from gputile.core.scheduling.eviction_rules import (
     NOTHING,
     EvictionBudget,
     EvictionFacts,
-    EvictionLosses,
     EvictionRules,
     Loss,
+    eviction_loss,
     total_loss,
 )
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
-MOST_NODES = 100
 _Found = TypeVar("_Found")
 
 
@@ -110,7 +109,7 @@ class _Departures:
         self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
 
     def lets(self, group: VictimGroup) -> bool:
-        """Return whether the group may leave beside the others."""
+        """Return whether the budgets allow that the group leaves in addition to the others."""
         return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
 
     def add(self, group: VictimGroup) -> None:
@@ -140,29 +139,6 @@ class _LeavingGpu:
         return missing
 
 
-def choose_victims(
-    engine: PlacementEngine,
-    preemptor: Preemptor,
-    names: Iterable[str],
-    rules: EvictionRules,
-    only_gpus: frozenset[str] = frozenset(),
-) -> VictimChoice | None:
-    """Return the GPUs with the least loss on the nodes ``names``; None where no evictions are enough.
-
-    At most ``MOST_NODES`` nodes on which evictions are enough are compared, the first ones. With ``only_gpus`` the
-    choice is among the GPUs with these UUIDs.
-    """
-    search, best, compared = VictimSearch(engine, preemptor, rules), None, 0
-    for name in names:
-        found = search.on_node(name, only_gpus, best.loss.priority if best is not None else None)
-        if found is not None:
-            compared += 1
-            best = found if best is None or found.loss < best.loss else best
-        if compared >= MOST_NODES:
-            break
-    return best
-
-
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
     """Return what ``attempt`` finds at the lowest of the ascending ``levels`` that is enough, by halving.
 
@@ -181,18 +157,18 @@ def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]
 
 
 class VictimSearch:
-    """Chooses victims for one preemptor on one node after the other. What gangs cost is found once."""
+    """Chooses victims for one preemptor, node by node. The cost of each gang is computed once."""
 
     def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
         self._engine, self._ledger, self._rules = engine, engine.ledger, rules
         self._preemptor = preemptor
         self._gangs: dict[GangName, tuple[int, VictimGroup | None]] = {}
-        self._losses = EvictionLosses(self._ledger, rules.facts, preemptor.now_s)
 
-    def on_node(
-        self, name: str, only_gpus: frozenset[str] = frozenset(), most_priority: int | None = None
-    ) -> VictimChoice | None:
-        """Return who leaves a node, None where evictions are not enough; nobody above ``most_priority`` leaves."""
+    def on_node(self, name: str, only_gpus: frozenset[str] = frozenset()) -> VictimChoice | None:
+        """Return the GPUs of a node with the least loss; None where no evictions are enough.
+
+        With ``only_gpus`` the choice is among the GPUs with these UUIDs.
+        """
         request = self._preemptor.request
         state = self._engine.state(name)
         if (
@@ -213,16 +189,15 @@ class VictimSearch:
         if any(first is not last for first, last in pairs.values()):
             ways.append(_gpus(state, request, bookings, {uid: last for uid, (_, last) in pairs.items()}, only_gpus))
         priorities = {group.loss.priority for gpus in ways for gpu in gpus for group in gpu.freed}
-        levels = sorted(each for each in priorities if most_priority is None or each <= most_priority)
 
         def attempt(level: int) -> VictimChoice | None:
             found = (_choice(name, gpus, request.shape.gpus, level) for gpus in ways)
             return next((choice for choice in found if choice is not None), None)
 
-        return lowest_enough(levels or [NOTHING.priority], attempt)
+        return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return who leaves if the pod of a booking does, and who if its gang cannot let enough go; None for nobody."""
+        """Return the group with which a pod leaves, and the one if its gang must leave whole; None where it may not."""
         if booking.uid == self._preemptor.uid:
             return _LEAVING, _LEAVING
         if booking.reserved:
@@ -271,7 +246,9 @@ class VictimSearch:
         guarded = Counter(budget for budget in budgets if budget is not None)
         if any(count > budget.allows for budget, count in guarded.items()):
             return None
-        return VictimGroup(uids, total_loss(map(self._losses.of, bookings)), evictions=tuple(guarded.items()))
+        facts, now_s = self._rules.facts, self._preemptor.now_s
+        losses = (eviction_loss(each, self._ledger, facts[each.uid], now_s) for each in bookings)
+        return VictimGroup(uids, total_loss(losses), evictions=tuple(guarded.items()))
 
 
 def _gpus(
@@ -281,7 +258,7 @@ def _gpus(
     groups: Mapping[str, VictimGroup | None],
     only_gpus: Collection[str],
 ) -> list[_LeavingGpu]:
-    """Return the GPUs, of ``only_gpus`` if there are such, that can be freed for the request."""
+    """Return the GPUs that evictions can free for the request; only those of ``only_gpus`` unless that is empty."""
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
         for share in booking.gpus:
@@ -349,7 +326,7 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Let those groups stay, the dearest first, without which enough GPUs are free; return the free GPUs."""
+    """Spare the groups without which enough GPUs are free, the dearest first; return the free GPUs."""
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
@@ -362,8 +339,6 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
     """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
     missing = gpu.missing_after(gone.groups)
-    if missing.nothing:
-        return []
     freed = {
         group: amounts
         for group, amounts in gpu.freed.items()
@@ -375,28 +350,14 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
         part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
         return not first, -part, group.loss[1:], group.uids
 
-    return _first_enough(missing, sorted(freed, key=order), freed, gone)
-
-
-def _first_enough(
-    missing: GpuAmounts, groups: Sequence[VictimGroup], freed: Mapping[VictimGroup, GpuAmounts], gone: _Departures
-) -> list[VictimGroup] | None:
-    """Return the first groups that may leave and free enough, without those that need not; None for not enough."""
     taken: list[VictimGroup] = []
-    for group in groups:
+    for group in sorted(freed, key=order):
         if missing.nothing:
             break
         if gone.lets(group):
             gone.add(group)
             taken.append(group)
             missing = missing.without(freed[group])
-    if missing.nothing:
-        for group in reversed(taken[:-1]):
-            with_it = missing.plus(freed[group])
-            if with_it.nothing:
-                missing = with_it
-                gone.remove(group)
-                taken.remove(group)
     for group in taken:
         gone.remove(group)
     return taken if missing.nothing else None

@@ -23,8 +23,7 @@ import uvloop
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
-from gputile.api.resource_claims import RESOURCE_SLICES_PATH, ResourceSlice
-from gputile.api.well_known import DRIVER, INVENTORY_ANNOTATION
+from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.client import Connection
 from gputile.kube.config import Access, load_access
@@ -35,11 +34,11 @@ from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.kubelet import GatewayGoneError
+from gputile.node.agent.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
-from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.link import LINK, NodeLock, to_gateway
-from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
+from gputile.node.nvml.gpu_monitor import NO_INVENTORY, GpuMonitor
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
@@ -70,28 +69,23 @@ async def serve(
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
-        monitor = Monitor(open_probe, await _published(connection, name))
+        monitor = GpuMonitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
-            hour_of = agent.usage_hour.of_pod
-            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
+            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
         pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
-        of_driver = ReflectorSettings({"fieldSelector": f"spec.nodeName={name},spec.driver={DRIVER}"})
-        on_slices = agent.slices.on_slices
-        slices = Reflector(connection, RESOURCE_SLICES_PATH, ResourceSlice, on_slices, settings=of_driver)
         export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),
                 nodes.run(),
                 pods.run(),
-                agent.slices.watching(slices.run),
                 events.run(),
                 ConfigFile(settings.config, configuration, agent.news.configure).run(),
                 _keep_heap_small(),

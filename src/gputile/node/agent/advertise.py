@@ -2,19 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
-from gputile.node.agent.answers import GpuUuids
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
@@ -22,19 +17,14 @@ from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, is_served
-from gputile.node.agent.node_resources import (
-    SOCKET_PATTERNS,
-    closed,
-    decide_mode,
-    node_config_of,
-    other_plugin_evidence,
-    resources_of_others,
-)
-from gputile.node.gateway.link import answers
+from gputile.node.agent.mode import decide_effective_mode
+from gputile.node.agent.mps import GpuUuids, MpsDaemons
+from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, closed, is_served, node_config_of
+from gputile.node.agent.other_plugins import SOCKET_PATTERNS, find_other_plugin
+from gputile.node.gateway.link import has_listener
+from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
-from gputile.node.nvml.probe import ProbedMachine, inventory_of
+from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +32,10 @@ CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed h
 
 
 class NodeHardware:
-    """The GPUs of the node and what serves them. ``device_plugins`` is the kubelet's directory of plugins' sockets.
+    """The machine as the agent sees it: GPUs, other device plugins, MPS, CDI.
 
-    Without ``cdi`` the container runtime is not told of the GPUs.
+    ``device_plugins`` is the kubelet's directory of plugins' sockets. Without ``cdi`` the container runtime is not told
+    of the GPUs.
     """
 
     def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None) -> None:
@@ -69,14 +60,14 @@ class NodeHardware:
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets at which other device plugins answer."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return [path.name for path in found if answers(path)]
+        return [path.name for path in found if has_listener(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None
 
 
 class Advertiser:
-    """Advertises the node's devices to the kubelet, the container runtime and the MPS daemons.
+    """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
 
     A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then the mode changes.
     """
@@ -101,9 +92,8 @@ class Advertiser:
     async def renew(self, listing: Listing | None = None) -> None:
         """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
 
-        The mode is not changed where ``listing``, what the kubelet has just listed, is None, or shows devices of pods
-        that nobody knows, such as a static pod without a mirror. A larger unit comes into force when the API server has
-        said which pods are bound here: their device IDs stay listed.
+        The mode does not change if the kubelet's ``listing`` is None, or has devices of a pod that the API server does
+        not know. A larger unit takes effect after the bound pods were listed, so that their device IDs stay advertised.
 
         Raises:
             KubeError: the API server does not say which pods are bound here.
@@ -127,9 +117,12 @@ class Advertiser:
         at once. The checkpoint is written last, so that a full disk keeps nothing from the kubelet.
         """
         hardware, seen = self._hardware, self._hardware.machine()
-        decide_effective_mode(self.state, seen, free=free, keep_unit=keep_unit)
+        gpus = inventory_of(seen.machine, seen.health).gpus
         state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
-        told.other_plugin = _find_other_plugin(state, hardware.other_plugins(), seen.machine)
+        told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
+        if node is not None:
+            told.effective_mode = told.decided.effective_mode
+        told.other_plugin = find_other_plugin(state, hardware.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
         problem = hardware.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
@@ -161,12 +154,8 @@ class Advertiser:
     def advertise(self) -> None:
         told = self.state.advertised
         told.expected = _expected(self.state)
-        self.kubelet.advertise(
-            {
-                each: devices(self.state.node_config, self.state.device_table, told.expected, each)
-                for each in told.resources
-            }
-        )
+        config, table = self.state.node_config, self.state.device_table
+        self.kubelet.advertise({each: devices(config, table, told.expected, each) for each in told.resources})
 
     async def _emptied(self, listing: Listing | None) -> bool:
         """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod has devices."""
@@ -200,20 +189,17 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     return closed(config) if advertised.decided.closing or config.withheld is not None else config.inventory
 
 
-def is_shut(state: AllocationState, node: Node) -> bool:
-    """Return whether the scheduler binds no more pods here, by what ``node`` says."""
-    if state.advertised.other_plugin is not None:
-        return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
-    return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
-
-
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
     """Return in how many seconds no pod can be on its way to a node that is closing; None where it is not closed.
 
     ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
     """
-    told = state.advertised
-    if not told.decided.closing or state.node is None or not is_shut(state, state.node):
+    told, shut = state.advertised, False
+    if told.decided.closing and state.node is not None:
+        # Beside another plugin kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand.
+        published, closed_to_all = state.node.metadata.annotations.get(INVENTORY_ANNOTATION), closed(state.node_config)
+        shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
+    if not shut:
         told.closed_since = None
         return None
     if told.closed_since is None:
@@ -224,32 +210,6 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
 def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     unknown = (listed for key, listed in listing.items() if key not in state.pods)
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
-
-
-def decide_effective_mode(
-    state: AllocationState, seen: Observation, *, free: bool = False, keep_unit: bool = False
-) -> None:
-    """Decide which mode, memory unit and way of sharing are in force, by the node's labels if these are known.
-
-    ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
-    another memory unit.
-    """
-    told = state.advertised
-    if state.node is None and told.effective_mode is not None:
-        return
-    holders = {pod_devices.key for pod_devices in state.device_table}
-    gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
-    gpus = inventory_of(seen.machine, seen.health).gpus
-    labels = state.node.metadata.labels if state.node is not None else {}
-    before, configuration = told.effective_mode, state.configuration
-    if before is not None and before.claims:  # once they run, all their claims are prepared
-        known = (each.pod for each in state.pods.values())
-        gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
-    if keep_unit and before is not None:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
-    told.decided = decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
-    if state.node is not None:
-        told.effective_mode = told.decided.effective_mode
 
 
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
@@ -273,13 +233,3 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
 
 def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
-
-
-def _find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
-    told, node = state.advertised, state.node
-    annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
-    served = WHOLE_GPU in told.resources or annotated
-    pods = (known.pod for known in state.pods.values())
-    uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
-    rivals = resources_of_others(state.of_other_plugins, uuids, node)
-    return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
@@ -26,13 +25,13 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
-from gputile.node.agent.status.usage import ContainerUse, Snapshots, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.usage import Snapshots
 from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
@@ -98,8 +97,6 @@ class Agent:
         self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
         self.snapshots = Snapshots(state)
         self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
-        use = ContainerUse(store.usage)
-        self.usage_hour = UsageHour(self.snapshots, host.monitor, self.metrics.gpu_times, use)
         self.news = NodeInformer(state, self.wakeups, host.node_name)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
@@ -180,8 +177,6 @@ class Agent:
     async def _watch_machine(self) -> None:
         if await self._probe_machine(PROBE_STEP_S):
             await self.advertiser.renew()
-        sample = functools.partial(self.usage_hour.sample_if_due, int(time.time()), time.monotonic())
-        await asyncio.get_running_loop().run_in_executor(self._worker, sample)
 
     async def _compare(self) -> None:
         self._compared = time.monotonic()
@@ -191,7 +186,7 @@ class Agent:
                 again = await self.reconciler.round()
                 self.snapshots.refresh()
         except TimeoutError as error:
-            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
+            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried") from error
         if again:
             asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)

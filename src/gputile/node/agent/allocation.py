@@ -1,4 +1,4 @@
-"""Finds whose container the kubelet asks for, and decides ``Allocate``.
+"""Finds whose container the kubelet asks for, and decides what it gets from ``Allocate``.
 
 No call of the device plugin API says whose devices it asks for. The kubelet admits one pod at a time, and ``List``
 shows that pod with containers that have no devices yet. So the pod is the one that is bound here, asks for GPUs, and
@@ -12,26 +12,43 @@ preferred GPU and what the environment says: ``PreStartContainer`` goes by what 
 A refused ``Allocate`` kills the pod for good, and its controller makes the next one at once. So ``Allocate`` goes by
 the IDs, and is refused only where they can never be served: those of GPUs that are not there, or of too many.
 Everything that is a matter of time waits at ``PreStartContainer``, which the kubelet tries again and again.
+
+The GPUs of an answer are always those of the device IDs that the kubelet gave, so that what a container can see and
+what the kubelet has assigned cannot differ. Both resources of a core_mem container get the same answer: the kubelet
+merges the two. A client of NVIDIA's MPS is also told which control daemon serves it, and its limits (NVIDIA's
+"Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit").
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Final
 
-import msgspec
-
+from gputile.api.well_known import Mode
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer, environment
-from gputile.node.agent.device_table import ListedPod, Listing
-from gputile.node.agent.holdings import answer, derive, entries
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, ListedPod, Listing
+from gputile.node.agent.holdings import answer, derive
 from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import NodeConfig
 from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 
 Written = Set[tuple[str, str, str]]
 
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
+LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
+LIMITS_ENV = "GPUTILE_LIMITS"
+# gpushare's device plugin sets these; existing programs read them (B9).
+_CONTAINER, _POD, _DEVICE = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_DEV"
+_INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
+
 
 def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
     """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
-    written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
+    written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
     for key, listed in (listing or {}).items():
@@ -100,6 +117,15 @@ def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AllocateAnswer:
+    """The answer to ``Allocate``. ``directory`` is the name of the allocation's directory on the host."""
+
+    environment: Mapping[str, str]
+    directory: str
+    uuids: tuple[str, ...]
+
+
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
@@ -146,6 +172,36 @@ def allocate(
     return AllocateAnswer(variables, directory, uuids)
 
 
-def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> None:
-    """Record what the container with this allocation directory was told to mount."""
-    state.records[directory] = msgspec.structs.replace(state.records[directory], mounts=mounts)
+def environment(
+    node_config: NodeConfig,
+    uuids: tuple[str, ...],
+    shares: tuple[GpuShare, ...],
+    unit_mib: int,
+    pod_mib: int,
+    threads: int = 0,
+) -> dict[str, str]:
+    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is what its pod has of each GPU.
+
+    ``threads`` is the percentage of a GPU's threads that it asks for in mode mps, 0 if it asks for none.
+    """
+    result = {VISIBLE_DEVICES: ",".join(uuids)}
+    if not node_config.mode.shared:
+        return result
+    result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
+    first = node_config.gpu(shares[0].uuid) if shares else None
+    if first is not None:
+        result |= {
+            _DEVICE: str(first.mib // unit_mib),
+            _INDEX: ",".join(str(share.index) for share in shares),
+            _UNIT: f"{unit_mib}MiB",
+        }
+        if mib := sum(share.mib for share in shares):  # of compute, nobody knows for whom, there is none to tell
+            result |= {_CONTAINER: str(mib // unit_mib), _POD: str(pod_mib * len(shares) // unit_mib)}
+    if node_config.mode is Mode.MPS:
+        # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
+        limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
+        result[LIMIT_ENV] = ",".join(limits)
+        result[PIPE_ENV] = CONTAINER_PIPES
+        if threads:
+            result[THREADS_ENV] = str(threads)
+    return result

@@ -13,9 +13,9 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.device_table import (
-    AllocationRecord,
     DeviceTable,
     KubeletEntry,
+    Limits,
     Listing,
     PodDevices,
     PreparedClaim,
@@ -126,10 +126,10 @@ class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
-    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
-    where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
-    which a container was let start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
-    resource, as JSON. ``claims`` are the prepared claims by their UIDs.
+    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint had when
+    it was last read (``unread``: why it cannot be now), and ``records`` what the allocation directories tell, by name;
+    ``started`` are those with which a container was let start. ``of_other_plugins`` are the device IDs that other
+    plugins have registered, by resource, as JSON. ``claims`` are the prepared claims by their UIDs.
     """
 
     configuration: Configuration
@@ -138,8 +138,9 @@ class AllocationState:
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
-    written: tuple[KubeletEntry, ...] | None = ()
-    records: dict[str, AllocationRecord] = field(default_factory=dict)
+    written: tuple[KubeletEntry, ...] = ()
+    unread: str = ""
+    records: dict[str, Limits] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class AllocationState:
 
     def take_over(
         self,
-        records: Mapping[str, AllocationRecord],
+        records: Mapping[str, Limits],
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:

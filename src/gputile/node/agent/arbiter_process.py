@@ -8,7 +8,7 @@ from typing import Final
 
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, Used, decode_line, encode_line
+from gputile.node.arbiter.agent_messages import Assignment, Spent, Used, decode_line, encode_line
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
     ``shares`` says what they get: all of them, or those on some GPUs.
-    ``told`` is called when the arbiter has said what was used: times by directory and UUID, over all arbiters.
+    ``told`` is called when the arbiter has said what was used since its start: times by directory and UUID.
     """
 
     def __init__(
@@ -37,7 +37,6 @@ class ArbiterProcess:
         self._store = store
         self._shares = shares
         self._tell_used = told
-        self._totals = Totals()
         self._told = Assignment()
         self._files: dict[str, bytes] = {}
         self._newer: set[str] = set()  # written for a start since the shares of a refresh were computed
@@ -101,7 +100,7 @@ class ArbiterProcess:
             restarts = Restarts(
                 "the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
             )
-            self._task = asyncio.get_running_loop().create_task(restarts.keep(self._run))
+            self._task = asyncio.get_running_loop().create_task(restarts.supervise(self._run))
         elif changed:
             self._send()
 
@@ -116,7 +115,6 @@ class ArbiterProcess:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MOST_LINE)
         self._process = process
-        self._totals.begin()
         try:
             self._send()
             await self._listen(process)
@@ -132,11 +130,11 @@ class ArbiterProcess:
                 line = await process.stdout.readline()
                 if not line:
                     return
-                self._totals.add(decode_line(line, Used))
+                used = decode_line(line, Used)
             except ValueError as error:  # a line that is too long, too
                 log.error("what the arbiter says is not understood: %s", error)
                 continue
-            self._tell_used(self._totals.spent())
+            self._tell_used({(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()})
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:

@@ -14,25 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from gputile.api.well_known import Mode
+from gputile.node.agent.allocation import CONTAINER_PIPES, PIPE_ENV, AllocateAnswer
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import (
-    CONTAINER_DIRECTORY,
-    CONTAINER_PIPES,
-    PIPE_ENV,
-    AllocateAnswer,
-    Limits,
-    daemon_name,
-)
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_table import AllocationRecord, ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, ContainerDevices, DeviceTable, Limits, PodDevices
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.holdings import entries, let_start
-from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.holdings import let_start
+from gputile.node.agent.mps import MpsDaemons, daemon_name
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -50,10 +41,6 @@ class Start:
     limits: Limits
     mounts: Mapping[str, str] | None
 
-    @property
-    def record(self) -> AllocationRecord:
-        return msgspec.structs.replace(self.limits.record, mounts=tuple((self.mounts or {}).items()))
-
 
 def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[Start]:
     """Return the container to which the kubelet has given ``ids``.
@@ -64,7 +51,7 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
     """
     wanted = frozenset(ids)
-    mounted = {e.directory for e in entries(state) if e.resource == resource and e.ids == wanted}
+    mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
     found = [
         (held, each)
         for held in state.device_table.holders(resource, ids)
@@ -72,7 +59,8 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         if each.resource == resource and each.directory in mounted
     ]
     if not found:
-        raise NotYet(f"no container is known yet that has these IDs of {resource}")
+        why = f": the kubelet's checkpoint cannot be read: {state.unread}" if state.unread else ""
+        raise NotYet(f"no container is known yet that has these IDs of {resource}{why}")
     for held, each in found:
         if (problem := rules_of(state).given_twice(held, each)) is not None:
             raise NotYet(problem)
@@ -120,7 +108,9 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
     apart = held.container_gpus[devices.container]
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and devices.directory not in state.started:
         names = state.node_config.names(apart)
-        raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
+        raise NotYet(
+            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that it is admitted again"
+        )
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
     return Limits(
@@ -131,7 +121,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         mode=state.node_config.mode.value,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
-        devices=(before.ids if before is not None else {}) | {devices.resource: devices.ids},
+        devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
     )
@@ -141,47 +131,27 @@ LONGEST_S: Final = 120.0
 LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 
 
-@dataclass(slots=True)
-class _Leftover:
-    """The files of a container whose pod is gone: when they were looked at last, and since when they are held."""
-
-    limits: Limits | None
-    gpus: frozenset[str]
-    looked: float = -LOOK_AGAIN_S
-    held_since: float | None = None
-
-
 class LingeringProcesses:
-    """The GPUs that processes of pods that are gone still use."""
+    """The GPUs that processes of deleted pods still use."""
 
     def __init__(self, store: NodeFiles) -> None:
         self._store = store
-        self._left: dict[str, _Leftover] = {}
+        self._since: dict[str, float] = {}  # when processes were first found that outlived their pod, by directory
 
     def on(self, uuids: Collection[str], present: Collection[str]) -> str:
-        """Return which pod that is gone still has processes on one of the GPUs, "" for none worth waiting for.
+        """Return the deleted pod whose processes still use one of the GPUs.
 
-        ``present`` are the allocation directories of the pods that are not gone.
+        It is "" if there is none, or if it has been waited for long enough. ``present`` are the allocation directories
+        of the pods that are not gone.
         """
-        now, found = time.monotonic(), ""
-        names = [name for name in self._store.usage.names() if name not in present]
-        self._left = {name: self._left.get(name) or self._leftover(name) for name in names}
-        for name, left in self._left.items():
-            if left.limits is None or left.gpus.isdisjoint(uuids):
-                continue
-            if now - left.looked >= LOOK_AGAIN_S:  # many containers may start at once
-                left.looked = now
-                if not self._store.usage.is_held(name):
-                    left.held_since = None
-                elif left.held_since is None:
-                    left.held_since = now
-            if left.held_since is not None and now - left.held_since < LONGEST_S:
-                found = f"{left.limits.namespace}/{left.limits.pod}"
-        return found
-
-    def _leftover(self, name: str) -> _Leftover:
-        limits = self._store.limits(name)
-        return _Leftover(limits, frozenset(gpu.uuid for gpu in limits.gpus) if limits is not None else frozenset())
+        now, usage = time.monotonic(), self._store.usage
+        held = [name for name in usage.names() if name not in present and usage.is_held(name)]
+        self._since = {name: self._since.get(name, now) for name in held}
+        for name, since in self._since.items():
+            limits = self._store.limits(name) if now - since < LONGEST_S else None
+            if limits is not None and any(gpu.uuid in uuids for gpu in limits.gpus):
+                return limits.key
+        return ""
 
 
 DAEMON_WITHIN_S = 5.0
@@ -215,14 +185,13 @@ class ContainerPreparation:
             envs=dict(answer.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
         )
 
-    def prepare(self, answer: AllocateAnswer, record: AllocationRecord) -> None:
-        """Make the directories that the container mounts, with the record of what was answered.
+    def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
+        """Make the directories that the container mounts, with what was answered.
 
         Raises:
             OSError: one cannot be made.
         """
-        self._store.prepare(answer.directory)
-        self._store.write_record(answer.directory, record)
+        self._store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
             self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
@@ -237,9 +206,8 @@ class ContainerPreparation:
         await self._until_left(limits, state)
         usage = self._isolate(start)
         try:
-            self._store.write_record(start.directory, start.record)
             self._store.write_limits(start.directory, limits, usage)
-            let_start(state, start.directory, start.record, time.time_ns())
+            let_start(state, start.directory, limits, time.time_ns())
             self._arbiter.starting(start.directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error
@@ -247,7 +215,7 @@ class ContainerPreparation:
     def is_started(self, start: Start, state: AllocationState) -> bool:
         """Return whether a container was let start with these limits, and has all that it mounts: it may be running.
 
-        The library that it is told to mount now, which may be a later one, is put in its place.
+        The library that the answer names, which may be a later one, is installed.
 
         Raises:
             NotYet: it would not be held to its limits.

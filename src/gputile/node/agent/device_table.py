@@ -2,18 +2,18 @@
 
 Device IDs are named as NVIDIA's plugin does, so that tools that read PodResources, such as DCGM's exporter, find the
 GPU of a pod. The device ID of a whole GPU is its UUID, that of a MIG instance the instance's UUID. A part of a GPU (a
-memory unit, a percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. Whoever
-holds an ID is on its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs readable. The
-number is only a name; what a part is worth is said elsewhere (``device_lists``).
+memory unit, a percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. So a
+container is on the GPU that its IDs name, however the kubelet chose them. The number is only a name;
+``device_lists`` says what a part is worth.
 
-The kubelet's PodResources ``List`` tells the device IDs of each container of each pod. It shows the pod that is being
+The kubelet's PodResources ``List`` has the device IDs of each container of each pod. It has the pod that is being
 admitted, whose containers have no devices yet, and leaves out init containers that are not sidecars.
 
-The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds, whatever it was
-told by: the kubelet's checkpoint, the directory of a container that runs, or an answer on its way.
+The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds by the kubelet's
+checkpoint, by the directory of a container that runs, or by an answer that the kubelet has yet to write down.
 
 The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
-resource of a container, and ``AllocationRecord`` what the agent wrote into the directory that the container mounts.
+resource of a container, and ``Limits`` what the agent wrote into the directory that the container mounts.
 What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
@@ -82,31 +82,41 @@ class ListedPod:
             for resource, ids in resources.items():
                 yield container, resource, ids
 
-    def has(self, resource: str, ids: Iterable[str]) -> bool:
-        wanted = frozenset(ids)
-        return any(found >= wanted for _, each, found in self.parts() if each == resource)
-
 
 Listing = Mapping[str, ListedPod]
 """The listed pods by key."""
 
 
-class AllocationRecord(msgspec.Struct, frozen=True):
-    """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
+LIMITS_VERSION = 1
+LIMITS_FILE = "limits.json"
+CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
-    ``mounts`` is what the answers had the container mount, each as container path and host path. ``key``, ``uid`` and
-    ``container`` say who was taken for the caller, and who is known to have it once its container was let start; ""
-    where nobody was.
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one allocation directory says: who was answered what at ``since_ns``, and the limits once it was let start.
+
+    ``devices`` are the container's IDs by resource; a claim has none. ``pod``, ``uid`` and ``container`` are those of
+    who was taken for the caller, "" where nobody was, until a start says whose they are. ``gpus`` are empty until then.
     """
 
-    ids: dict[str, tuple[str, ...]]
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    mode: str
     unit_mib: int
-    since_ns: int
-    mounts: tuple[tuple[str, str], ...] = ()
-    key: str = ""
-    uid: str = ""
-    container: str = ""
+    gpus: tuple[GpuShare, ...] = msgspec.field(name="cards", default=())
+    devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.APP
+    since_ns: int = 0
+    version: int = LIMITS_VERSION
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.pod}" if self.pod else ""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +290,11 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         """Return the claim with the container that uses it, tied to its allocation directory without IDs."""
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
+
+
+def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
+    """Return a row that holds these shares, without device IDs."""
+    return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
 
 
 def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+"""Compares allocated devices with bookings. If they differ, the booking is corrected.
 
 Nothing is done here: the result is a list of corrections, each with the right annotation, and one that could not be
 carried out turns up again the next time. A pod is judged once all its containers have their devices, an init
@@ -9,17 +9,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.api.well_known import (
-    GPUSHARE_ASSIGNED,
-    MIG_PREFIX,
-    EventReason,
-)
+from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
 from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
+
+    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
+    """
+
+    pod: KnownPod
+    annotations: Mapping[str, str | None]
+    reason: EventReason | None = None
+    message: str = ""
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
@@ -80,19 +89,6 @@ def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -
     return frozenset(sorted(pod_devices.gpus)[: container.gpus or pod.shared_gpus])
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
-
-    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
-    """
-
-    pod: KnownPod
-    annotations: Mapping[str, str | None]
-    reason: EventReason | None = None
-    message: str = ""
-
-
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
     """Return what differs between what pods hold, what is booked and what the kubelet lists."""
     found: list[Correction] = []
@@ -121,7 +117,7 @@ def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, 
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
     if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the parts of its containers differ
         return [Correction(pod, annotations)]
-    text = f"the kubelet put the pod on {where}, booked was {booked}; the booking was corrected"
+    text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
 
 
@@ -155,8 +151,8 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
     if not names:
         return []
     message = (
-        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
-        "delete the pod when it suits you, so that it is admitted anew"
+        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot be restarted: "
+        "delete the pod at a convenient time, so that it is admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
@@ -166,7 +162,7 @@ def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []
-    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    message = "its containers run without the GPUs that they request: delete the pod so that it is admitted again"
     return [Correction(pod, {}, EventReason.GPU_MISSING, message)]
 
 

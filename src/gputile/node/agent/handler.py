@@ -15,17 +15,16 @@ import time
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, callers, record_mounts, unclear
+from gputile.node.agent.allocation import allocate, callers, unclear
 from gputile.node.agent.allocation_state import Caller
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
-from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
@@ -105,7 +104,6 @@ class AllocationHandler:
             self._metrics.unidentified.inc()
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
-        record_mounts(state, allocated.directory, mounts_of(response.mounts))
         try:
             self._files.prepare(allocated, state.records[allocated.directory])
         except OSError as error:  # made good before the container starts

@@ -1,4 +1,4 @@
-"""Derives who holds what on which GPU, and keeps the records that this is derived from.
+"""Derives the device table from the kubelet's checkpoint and the allocation directories.
 
 Two facts are on disk. The kubelet's checkpoint says which container has which IDs, and which allocation directory it
 mounts. That directory says when its IDs were answered and what they are worth, and whether its container was let start.
@@ -8,18 +8,19 @@ The kubelet writes down all that a container has before it asks for the next one
 answer that it has not written down by then was lost.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import (
-    AllocationRecord,
     ContainerDevices,
     DeviceTable,
     KubeletEntry,
+    Limits,
     PodDevices,
     PreparedClaim,
     directory_name,
@@ -37,32 +38,42 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     It is one for both resources of a container, and never one that another container may mount.
     """
     pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
-    uid, key = pod.uid if pod is not None else "", caller.key if caller is not None else ""
-    mounted = {entry.directory for entry in entries(state)}
+    uid = pod.uid if pod is not None else ""
+    mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = own.ids | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
+        both = own.devices | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
     else:
         both = {resource: ids}
         taken = mounted | state.started | state.records.keys()
         while name in taken:
             name += ".1"  # no name of a container has a dot
     phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
-    unit = state.unit_mib(pod)
-    state.records[name] = AllocationRecord(both, unit, now_ns, key=key, uid=uid, container=container, phase=phase)
+    namespace, _, of_pod = (caller.key if caller is not None else "").partition("/")
+    state.records[name] = Limits(
+        namespace=namespace,
+        pod=of_pod,
+        uid=uid,
+        container=container,
+        mode=state.node_config.mode.value,
+        unit_mib=state.unit_mib(pod),
+        devices=both,
+        phase=phase,
+        since_ns=now_ns,
+    )
     state.admission.answered.add(name)
     derive(state, now_ns)
     return name
 
 
-def let_start(state: AllocationState, directory: str, record: AllocationRecord, now_ns: int) -> None:
-    """Record that a container was let start, which is by now known to be the one of the ``record``."""
+def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
+    """Record that a container was let start, with these ``limits``."""
     state.started |= {directory}
-    if not record.ids:  # a claim's
+    if not limits.devices:  # a claim's
         state.device_table = DeviceTable(state.device_table, state.started)
         return
-    state.records[directory] = record
+    state.records[directory] = limits
     derive(state, now_ns)
 
 
@@ -83,68 +94,38 @@ def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> Non
 def forget_unwritten(state: AllocationState, resource: str) -> None:
     """Forget answers of ``resource`` that the kubelet has not written down: it does before it asks for the next."""
     state.admission.answered = {
-        name for name in state.admission.answered if name in state.records and resource not in state.records[name].ids
+        name
+        for name in state.admission.answered
+        if name in state.records and resource not in state.records[name].devices
     }
-
-
-def entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
-    """Return what the kubelet has given to containers: by its checkpoint, or by its list where that cannot be read.
-
-    The list has no init containers: for these counts who was taken for the caller.
-    """
-    if state.written is not None:
-        return state.written
-    found = []
-    for key, listed in state.kubelet.listing.items():
-        pod = state.pods.get(key)
-        for container, resource, ids in listed.parts() if pod is not None else ():
-            name, record = _record_of(state, pod.uid if pod else "", resource, ids)
-            mounts = record.mounts if record is not None else None
-            uid = pod.kubelet_uid if pod else ""
-            found.append(KubeletEntry(uid, container, resource, ids, name or directory_name(uid, container), mounts))
-    kubelet_uids = {pod.uid: pod.kubelet_uid for pod in state.pods.values()}
-    for name, record in state.records.items():
-        if record.phase is Phase.INIT and record.uid in kubelet_uids:
-            for resource, each in record.ids.items():
-                uid = kubelet_uids[record.uid]
-                found.append(
-                    KubeletEntry(uid, record.container, resource, frozenset(each), name, record.mounts or None)
-                )
-    return tuple(found)
-
-
-def _record_of(
-    state: AllocationState, uid: str, resource: str, ids: frozenset[str]
-) -> tuple[str, AllocationRecord | None]:
-    """Return the directory that was last answered with these IDs, to this pod if to any container of it."""
-    fitting = [
-        (record.uid == uid, record.since_ns, name)
-        for name, record in state.records.items()
-        if frozenset(record.ids.get(resource, ())) == ids and record.phase is not Phase.INIT
-    ]
-    if not fitting:
-        return "", None
-    name = max(fitting)[2]
-    return name, state.records[name]
 
 
 def derive(state: AllocationState, now_ns: int) -> None:
     """Compute the device table from what the kubelet has written down and what the directories tell."""
-    given = entries(state)
     state.admission.answered = {
         name
-        for name in state.admission.answered - {entry.directory for entry in given}
+        for name in state.admission.answered - {entry.directory for entry in state.written}
         if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
     }
-    rows = _Rows(state)
-    _add_written(state, rows, given, now_ns)
-    _add_unwritten(state, rows, given)
-    state.device_table = DeviceTable([*rows.made(), *state.claims.values()], state.started)
+    parts: dict[str, list[_Part]] = {}
+    for uid, part in (*_written(state, now_ns), *_unwritten(state)):
+        parts.setdefault(uid, []).append(part)
+    rows = [_row(state, uid, of_pod) for uid, of_pod in parts.items()]
+    state.device_table = DeviceTable([*rows, *state.claims.values()], state.started)
 
 
-def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry], now_ns: int) -> None:
+class _Part(NamedTuple):
+    """What a container has of one resource. ``pod`` and ``record`` are None where they are not known."""
+
+    pod: KnownPod | None
+    record: Limits | None
+    devices: ContainerDevices
+
+
+def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]:
+    """Yield what the kubelet has written down, by the pod's UID."""
     pods = state.by_kubelet_uid()
-    for entry in given:
+    for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
@@ -152,31 +133,42 @@ def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletE
             devices = ContainerDevices(
                 entry.container, phase, entry.resource, _ordered(entry.ids), entry.directory, entry.mounts
             )
-            rows.add(pod.uid if pod is not None else entry.uid, pod, record, devices)
+            yield pod.uid if pod is not None else entry.uid, _Part(pod, record, devices)
 
 
-def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry]) -> None:
-    """Add what the kubelet has forgotten of containers that run, and what is on its way to it."""
+def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
+    """Yield what the kubelet has forgotten of containers that run, and what is on its way to it."""
     pods = {pod.uid: pod for pod in state.pods.values()}
-    mounted, owners = {entry.directory for entry in given}, {(entry.uid, entry.container) for entry in given}
+    mounted = {entry.directory for entry in state.written}
+    owners = {(entry.uid, entry.container) for entry in state.written}
     latest: dict[tuple[str, str, str], int] = {}
     for name in state.started & state.records.keys():
         record = state.records[name]
-        for resource in record.ids:
+        for resource in record.devices:
             whose = record.uid, record.container, resource
             latest[whose] = max(latest.get(whose, 0), record.since_ns)
     for name, record in state.records.items():
         pod = pods.get(record.uid)
         if name in mounted or not _holds(state, name, record, pod, owners):
             continue
-        for resource, ids in record.ids.items():
+        for resource, ids in record.devices.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
-                devices = ContainerDevices(record.container, record.phase, resource, ids, name, record.mounts or None)
-                rows.add(record.uid or name, pod, record, devices)
+                devices = ContainerDevices(record.container, record.phase, resource, ids, name)
+                yield record.uid or name, _Part(pod, record, devices)
+
+
+def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices:
+    pod, record, _ = parts[0]
+    key = pod.key if pod is not None else record.key if record is not None else ""
+    row = state.new_row(uid, key, pod, min(each.record.since_ns if each.record else 0 for each in parts))
+    if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
+        row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
+    made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
+    return before if before == made and before is not None else made  # the one before knows its GPUs already
 
 
 def _has_gone(
-    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: AllocationRecord | None, now_ns: int
+    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: Limits | None, now_ns: int
 ) -> bool:
     """Return whether devices are free that the kubelet's checkpoint still has: it is written at admissions only."""
     if pod is not None and pod.alive:
@@ -199,7 +191,7 @@ def _has_gone(
 
 
 def _holds(
-    state: AllocationState, name: str, record: AllocationRecord, pod: KnownPod | None, given: Set[tuple[str, str]]
+    state: AllocationState, name: str, record: Limits, pod: KnownPod | None, given: Set[tuple[str, str]]
 ) -> bool:
     """Return whether a directory holds devices that the kubelet has not written down.
 
@@ -217,30 +209,3 @@ def _holds(
 @lru_cache(_MOST_KEPT)
 def _ordered(ids: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
-
-
-class _Rows:
-    """The rows of a device table that is being made."""
-
-    def __init__(self, state: AllocationState) -> None:
-        self._state = state
-        self._found: dict[str, PodDevices] = {}
-        self._devices: dict[str, list[ContainerDevices]] = {}
-
-    def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
-        since = record.since_ns if record is not None else 0
-        row = self._found.get(uid)
-        if row is None:
-            key = pod.key if pod is not None else record.key if record is not None else ""
-            row = self._state.new_row(uid, key, pod, since)
-            if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
-                row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
-        elif since < row.since_ns:
-            row = msgspec.structs.replace(row, since_ns=since)
-        self._found[uid] = row
-        self._devices.setdefault(uid, []).append(devices)
-
-    def made(self) -> Iterator[PodDevices]:
-        for uid, row in self._found.items():
-            made, before = row.only(tuple(self._devices[uid])), self._state.device_table.get(uid)
-            yield before if before == made and before is not None else made  # which knows its GPUs already

@@ -17,6 +17,7 @@ Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -28,12 +29,20 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.quantity import MIB
-from gputile.node.agent.answers import PIPE_ENV, GpuUuids, daemon_name
-from gputile.node.agent.files.node_mounts import is_nosuid
+from gputile.node.agent.allocation import PIPE_ENV
+from gputile.node.agent.files.node_mounts import SEVERAL, is_nosuid
 from gputile.support.files import read_whole
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
+
+GpuUuids = tuple[str, ...]
+"""The UUIDs of the GPUs that one daemon serves, in the order of their indices."""
+
+
+def daemon_name(gpus: GpuUuids) -> str:
+    return gpus[0] if len(gpus) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
+
 
 _STOPPED, _ZOMBIE = 0, "Z"
 _ALIVE_EVERY_S = 1.0
@@ -200,7 +209,7 @@ class MpsDaemons:
                 self._down[gpus] = str(error)
             return self._down[gpus]
 
-        await restarts.keep(run)
+        await restarts.supervise(run)
 
     async def _run(self, gpus: GpuUuids) -> str:
         """Run one daemon until it ends; return how it ended."""

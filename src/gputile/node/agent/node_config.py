@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory, resources_for_mode
+from gputile.node.nvml.gpu_health import Health
+from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
@@ -35,7 +39,7 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """What the node is set to: what its labels said the last time that a change could be made.
 
-    ``claims``: it gives its GPUs by ResourceClaims, and no extended resource.
+    ``claims``: it offers its GPUs by ResourceClaims, and no extended resource.
     ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
     """
 
@@ -103,3 +107,40 @@ class NodeConfig:
         """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""
         instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
         return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
+
+
+def node_config_of(
+    machine: ProbedMachine,
+    health: Health,
+    effective_mode: EffectiveMode,
+    other_plugin: str | None,
+    mps_problem: str | None,
+) -> NodeConfig:
+    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
+    replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
+    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
+    inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
+    instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
+    withheld = None
+    if other_plugin is not None:
+        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
+    elif effective_mode.mode is Mode.MPS and mps_problem is not None:
+        withheld = mps_problem
+    return NodeConfig(inventory, effective_mode, instances, withheld)
+
+
+def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
+    """Return the MIG instances of all GPUs, on each GPU in the order of NVIDIA's numbers."""
+    found = []
+    for gpu in machine.gpus:
+        ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
+        for instance in ordered:
+            resource = MIG_PREFIX + instance.profile.replace("+", ".")
+            well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
+            found.append(MigDevice(gpu.index, instance.uuid, resource, instance.mib, well))
+    return found
+
+
+def closed(node_config: NodeConfig) -> Inventory:
+    return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)

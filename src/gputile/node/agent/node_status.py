@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +46,6 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
@@ -56,6 +55,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 
@@ -97,8 +97,8 @@ def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: Effect
         *(
             Problem(
                 ConditionReason.CARD_WITHOUT_MEMORY,
-                f"GPU {gpu.index}: {gpu.model} has no memory of its own: say by the label {SHARED_MEMORY_LABEL} how "
-                "much of the machine's pods may share, or use mode default, with time-slicing for several pods",
+                f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label {SHARED_MEMORY_LABEL} to the "
+                "machine's memory that pods may share, or use mode default, with time-slicing for several pods",
             )
             for gpu in machine.gpus
             if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
@@ -117,27 +117,27 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
     problem = None
     if evidence is not None:
         problem = (
-            f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
-            "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
+            f"another device plugin serves the GPUs of this node ({evidence}); gputile offers none: "
+            "to use gputile here, keep the other plugin off the node, for example by its nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
     return _condition(ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well)
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
-    """Return whether MIG is as the node's label asks for (G3)."""
+    """Return whether the MIG mode matches the node's label (G3)."""
     wanted, split = effective_mode.sharing is Sharing.MIG, [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
-        problem = f"the node is to offer MIG instances: {remedy}"
+        remedy = "enable MIG (nvidia-smi -mig 1) and create instances" if able else "these GPUs cannot be split"
+        problem = f"the node should offer MIG instances: {remedy}"
     elif wanted and (bare := [gpu for gpu in split if not gpu.instances]):
-        problem = f"{_names(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
+        problem = f"{_names(bare)} in MIG mode without instances: create some (nvidia-smi mig -cgi)"
     elif split and not wanted:
         reason = ConditionReason.MIG_NOT_OFFERED
         problem = f"{_names(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
-    well = ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for"
+    well = ConditionReason.MIG_AS_ASKED, "the MIG mode matches the node's label"
     return _condition(ConditionType.MIG_PROBLEM, reason, problem, well)
 
 
@@ -146,7 +146,7 @@ def _names(gpus: Sequence[ProbedGpu]) -> str:
 
 
 def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
-    well = ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing"
+    well = ConditionReason.NOT_NEEDED_OR_RUNNING, "the MPS control daemon runs, or is not needed"
     problem = problem if effective_mode.mode is Mode.MPS else None
     return _condition(ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well)
 
@@ -157,7 +157,7 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
         problem = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-    well = ConditionReason.VALID, "the node's label names a policy of GPU time, or there is none"
+    well = ConditionReason.VALID, "the node's label is valid, or absent"
     return _condition(ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
 
 
@@ -167,16 +167,14 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
         problem = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-    well = ConditionReason.VALID, "the node's label names a way of placement, or there is none"
+    well = ConditionReason.VALID, "the node's label is valid, or absent"
     return _condition(ConditionType.PLACEMENT_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
 
 
 def _condition(
     kind: ConditionType, reason: ConditionReason, problem: str | None, well: tuple[ConditionReason, str]
 ) -> NodeCondition:
-    if problem is not None:
-        return node_condition(kind, "True", reason, problem)
-    return node_condition(kind, "False", *well)
+    return node_condition(kind, "False", *well) if problem is None else node_condition(kind, "True", reason, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,7 @@ def wanted_status(
     """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more.
 
     ``mps_problem`` says why mode ``mps`` cannot be served, None if it can or another mode is in force. ``claims`` says
-    whether GPUs are given by claims as asked.
+    whether GPUs are offered by claims as asked.
     """
     inventory, told = inventory_for_scheduler(state), state.advertised
     return Wanted(
@@ -271,17 +269,11 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     inventory = INVENTORY_ANNOTATION in current.metadata.annotations
     if not spoken and not inventory:
         return None
-    labels = {key: None for key in current.metadata.labels if is_ours(key)}
-    metadata: dict[str, Any] = {"labels": labels} if labels else {}
-    if inventory:
-        metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
-    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
-    status = _count_changed(current, None) if inventory else {}
+    patch = node_patch(current, Wanted({}, None, opened=True), datetime.now(UTC)) or {}
+    status: dict[str, Any] = dict(_count_changed(current, None)) if inventory else {}
     if spoken:
         status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
-    if status:
-        patch["status"] = status
-    return patch
+    return patch | {"status": status} if status else patch
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs the rounds of comparing: what pods hold, what the kubelet lists and what is booked.
+"""Runs the rounds of comparing, and carries out the corrections.
 
 The API server is waited for in the middle of a round, and the kubelet may ask for devices meanwhile. So each step is
 decided on the state as it is then. A correction that fails turns up again the next time.
@@ -15,18 +15,15 @@ from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import answered_pod
-from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
 LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
 AT_ONCE = 4
-
-
 LIST_WITHIN_S = 2.0
 
 
@@ -61,8 +58,7 @@ class Reconciler:
             self._records.read(state, time.time_ns())
         if listing is None:
             return False
-        found = [*differences(state, listing, time.time_ns()), *claim_corrections(state)]
-        lasting = self._lasting(found, time.monotonic())
+        lasting = self._lasting(differences(state, listing, time.time_ns()), time.monotonic())
         conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
         self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())

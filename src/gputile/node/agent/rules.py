@@ -1,4 +1,4 @@
-"""Checks whether IDs that the kubelet chose, or is about to be told to choose, can be served."""
+"""Checks whether a pod can be served with device IDs that the kubelet chose or the agent prefers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class AllocationRules:
     most_pods: int
 
     def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
-        """Refuse what a container must not start with. ``pod_devices`` is what the pod has once it gets ``devices``.
+        """Check an allocation. ``pod_devices`` includes ``devices``.
 
         ``gpus`` is the number of GPUs that it asks for. ``reused`` says that its IDs are those of an init
         container of the pod: the kubelet takes them in any order, and the pod holds the GPUs anyway.
@@ -61,13 +61,11 @@ class AllocationRules:
         if resource in SHARED_RESOURCES and not reused:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
         if taken:
-            raise Occupied(f"device IDs are held by pod {taken[0].key} already")
-        if resource in SHARED_RESOURCES:
-            self._check_room(pod_devices, by_uuid)
-        self._check_company(pod_devices, by_uuid)
+            raise Occupied(f"device IDs are already allocated to pod {taken[0].key}")
+        self.check_others(pod_devices, resource)
 
     def check_others(self, pod_devices: PodDevices, resource: str) -> None:
-        """Refuse what cannot be on its GPUs beside the other pods: for want of room, or for their sake.
+        """Check that the pod may share its GPUs with the other pods: enough capacity, and the same trust group.
 
         Raises:
             Occupied: says who or what is in the way.
@@ -94,23 +92,14 @@ class AllocationRules:
 
         The kubelet can give the same IDs to two pods: a ``List`` that finds a pod gone, while the kubelet waits for an
         answer, makes it count anew without those that it is about to give (``UpdateAllocatedDevices`` in its device
-        manager). An ID of memory or compute is a name, and each of the pods has its own limits: there it is enough that
-        the GPU has room for both.
+        manager). An ID of memory or compute is a name, as that of a time slice is: there it is enough that the GPU has
+        room for both pods, as for any two.
         """
-        others = [
-            other for other in self.device_table.holders(devices.resource, devices.ids) if other.uid != pod_devices.uid
-        ]
-        if not others:
-            return None
-        who = f"the kubelet has given {devices.ids[0]} to pod {others[0].key} too"
-        if self.node_config.replicated and not devices.resource.startswith(MIG_PREFIX):
-            return None
-        if devices.resource not in SHARED_RESOURCES:
-            return f"{who}: delete one of the two pods, so that it is admitted anew"
-        try:
-            self._check_room(pod_devices, by_gpu(devices.ids))
-        except AllocationConflict as error:
-            return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
+        whole = devices.resource.startswith(MIG_PREFIX) or not self.node_config.replicated
+        for other in self.device_table.holders(devices.resource, devices.ids) if whole else ():
+            if other.uid != pod_devices.uid and devices.resource not in SHARED_RESOURCES:
+                who = f"the kubelet has given {devices.ids[0]} to pod {other.key} too"
+                return f"{who}: delete one of the two pods, so that it is admitted again"
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:

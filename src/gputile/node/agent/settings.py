@@ -1,4 +1,4 @@
-"""Holds what the command line says to an agent, as its gateway passes it on."""
+"""Holds the agent's command line, as its gateway passes it on."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """What the command line says. ``config`` is followed while it changes; ``health_port`` 0 is none."""
+    """The options of the command line. ``config`` is read again when it changes; ``health_port`` 0 is none."""
 
     node_name: str
     host_paths: HostPaths

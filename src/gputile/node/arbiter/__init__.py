@@ -1,4 +1,1 @@
-"""Hands out time on a GPU in turns (G4, M5).
-
-Containers have weights, guarantees, ceilings and priorities.
-"""
+"""Schedules the time on GPUs in turns, by weights, guarantees, ceilings and priorities (G4, M5)."""

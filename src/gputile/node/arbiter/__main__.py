@@ -1,7 +1,7 @@
 """Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
 
-It reads assignments from its standard input, a line each, and ends when that is closed: no arbiter without an agent.
-The kernel kills it when the agent's thread that started it ends before.
+It reads assignments from standard input, a line each, and exits when that is closed: no arbiter runs without an agent.
+The kernel kills it if the thread that started it ends before.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import resource
+import select
 import signal
 import sys
 from pathlib import Path
@@ -18,102 +19,90 @@ from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.node.arbiter.agent_messages import Assignment, LineError, Used, decode_line, encode_line
-from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
+from gputile.node.arbiter.server import LISTEN_RETRY_S, Arbiter
 
 log = logging.getLogger("gputile.node.arbiter")
 
 MOST_LINE: Final = 16 * MIB
 MOST_FILES: Final = 65536
-LOOK_EVERY_S: Final = 0.1
+LOCK_RETRY_MS: Final = 100
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
-async def serve(lock: int | None, report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; say every so many seconds what was used, never for 0.
-
-    ``lock`` is an open file that only one arbiter of the node locks, None where there is no other.
-    """
+async def serve(report_every: float = 0.0) -> None:
+    """Serve until standard input is closed; report usage every ``report_every`` seconds, 0: never."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    arbiter, latest, alone = Arbiter(), Assignment(), lock is None
-
-    async def take_over(lock: int) -> None:
-        nonlocal alone
-        await _locked(lock)
-        alone = True
-        arbiter.assign(latest)
-
-    async with asyncio.TaskGroup() as beside:
-        tasks = [beside.create_task(_listen_again(arbiter))]
-        if lock is not None:
-            tasks.append(beside.create_task(take_over(lock)))
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    arbiter = Arbiter()
+    async with asyncio.TaskGroup() as background:
+        tasks = [background.create_task(_listen_again(arbiter))]
         if report_every:
-            tasks.append(beside.create_task(_report(arbiter, report_every)))
+            tasks.append(background.create_task(_report(arbiter, report_every)))
         try:
             while line := await reader.readline():
                 try:
-                    latest = decode_line(line, Assignment)
+                    arbiter.assign(decode_line(line, Assignment))
                 except LineError as error:
-                    log.error("what the agent says is not understood: %s", error)
-                else:
-                    if alone:
-                        arbiter.assign(latest)
+                    log.error("invalid line from the agent: %s", error)
         finally:
             for task in tasks:
                 task.cancel()
             arbiter.close()
 
 
-async def _locked(lock: int) -> None:
-    """Wait until no other arbiter of this node runs."""
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await asyncio.sleep(LOOK_EVERY_S)
-        else:
-            return
-
-
 async def _listen_again(arbiter: Arbiter) -> None:
-    """Listen later where it could not be done at first."""
+    """Listen for containers whose sockets could not be created before."""
     while True:
-        await asyncio.sleep(TRY_AGAIN_S)
+        await asyncio.sleep(LISTEN_RETRY_S)
         arbiter.listen()
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
-    """Say on standard output what was used; where nobody reads, nothing piles up."""
+    """Report usage on standard output; if nobody reads it, no reports accumulate."""
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
-    said: Used = {}
+    reported: Used = {}
     while not pipe.is_closing():
         await asyncio.sleep(every)
         used = arbiter.used()
-        if used != said and not pipe.get_write_buffer_size():
-            said = used
+        if used != reported and not pipe.get_write_buffer_size():
+            reported = used
             pipe.write(encode_line(used))
 
 
+def _acquire(lock: int) -> bool:
+    """Wait until no other arbiter of the node runs; return False if the agent has closed standard input before."""
+    agent = select.poll()
+    agent.register(sys.stdin, 0)
+    while not agent.poll(0):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            agent.poll(LOCK_RETRY_MS)
+        else:
+            return True
+    return False
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Hand out time on this node's GPUs.")
-    parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node holds")
-    parser.add_argument(
-        "--report-every", type=float, default=0.0, metavar="SECONDS", help="say what was used; 0: never"
-    )
+    parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Schedule the time on this node's GPUs.")
+    parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node locks")
+    parser.add_argument("--report-every", type=float, default=0.0, metavar="SECONDS", help="report usage; 0: never")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # One that hangs would hold the lock for ever that the next agent's arbiter waits for.
+    # An arbiter that hangs would never release the lock for which the next agent's arbiter waits.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    try:
-        lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if arguments.lock else None
-    except OSError as error:
-        sys.exit(f"error: the lock {arguments.lock} cannot be taken: {error.strerror}")
-    asyncio.run(serve(lock, arguments.report_every))
+    if arguments.lock:
+        try:
+            lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            sys.exit(f"error: the lock {arguments.lock} cannot be opened: {error.strerror}")
+        if not _acquire(lock):
+            return
+    asyncio.run(serve(arguments.report_every))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,17 @@
-"""Counts what the containers on one GPU have had of it, in nanoseconds, to decide whose turn is next.
+"""Counts the time that each container has had on one GPU, in nanoseconds; describes turns."""
 
-Also describes a turn, and what processes are told of it.
-"""
-
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
-_SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weight, so that rounding does not add up
+_SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, so that rounding does not add up
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container is to get of one GPU's time.
-
-    ``guarantee`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
-    """
+    """A container's share of one GPU's time. ``guarantee`` and ``ceiling`` are millionths of wall-clock time."""
 
     weight: int = 1
     guarantee: int = 0
@@ -32,7 +25,7 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """Time that a container may still use: it comes in at ``rate`` millionths, up to ``most``, and may be owed."""
+    """A token bucket of time: it fills at ``rate`` millionths up to ``most``, and may be overdrawn."""
 
     rate: int
     most: int
@@ -40,36 +33,37 @@ class Bucket:
     at: int = 0
 
     def refill(self, now: int) -> None:
-        if self.level != self.most:  # of many containers that wait most have all that they may save up
+        if self.level != self.most:  # of many containers that wait, most have full buckets
             level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
         self.at = now
 
     def full_enough_at(self, level: int) -> int:
-        """Return when the bucket holds ``level``, if nothing is used until then."""
+        """Return when the bucket has ``level``, if nothing is used until then."""
         missing = level - self.level
         return self.at + max(0, -(-missing * WHOLE // self.rate))
 
 
 @dataclass(slots=True)
 class Account:
-    """One container on one GPU: ``key`` identifies it, and ``name`` is the key as text.
+    """One container on one GPU.
 
-    ``virtual`` is the time that it has had, divided by its weight, ``waited`` how long it waited for turns before
-    ``waits_since``, None while it does not wait.
+    ``virtual`` is the time that it has had, divided by its weight; ``reported`` is the most that ``used`` has been.
+    ``waited`` is for how long it waited for turns before ``waits_since``, which is None while it does not wait.
 
-    ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
-    other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here, and
-    ``enough_since`` since when its ceiling lets it have a turn, None while it does not.
+    ``waiting``: its processes that wait, in the order in which they came. ``overrun``: processes that keep the GPU
+    though they lost their turn, with the time of the loss. ``tied``: its turns here begin with those on other GPUs;
+    ``asks``: it waits for such a joint turn. ``ended_at`` is when a turn here last came to its end. ``enough_since`` is
+    since when its ceiling permits a turn; None while it does not.
     """
 
-    key: Hashable
     name: str
     share: Share
     ceiling: Bucket
     guarantee: Bucket
     virtual: int = 0
     used: int = 0
+    reported: int = 0
     last_active: int | None = None
     waited: int = 0
     waits_since: int | None = None
@@ -77,7 +71,7 @@ class Account:
     overrun: dict[int, int] = field(default_factory=dict)
     tied: bool = False
     asks: bool = False
-    had_all_at: int | None = None
+    ended_at: int | None = None
     enough_since: int | None = None
 
     def configure(self, share: Share, quantum: int) -> None:
@@ -91,7 +85,7 @@ class Account:
 
     @property
     def capped(self) -> bool:
-        """Whether the container may not have the whole GPU, even where nobody else wants it."""
+        """Whether the container may not have all of the GPU's time, even if no other container wants it."""
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
@@ -105,9 +99,9 @@ class Account:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
-        """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.
+        """Charge ``spent``, during ``contended`` of which other containers waited; negative times refund a charge.
 
-        What nobody else wanted is no part of what is guaranteed: it takes nothing off that.
+        Only contended time counts against the guarantee.
         """
         self.virtual += virtual_time(spent, self.share)
         self.used += spent
@@ -126,7 +120,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """``member`` may submit work for ``length``; 0: until it is told otherwise."""
+    """Process ``member`` may submit work for ``length``; 0: until a ``Limit`` comes."""
 
     member: int
     turn: int
@@ -135,7 +129,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """``member`` may submit work for ``remaining`` more, then gives the turn back."""
+    """Process ``member`` may submit work for ``remaining`` more, and then returns the turn."""
 
     member: int
     turn: int
@@ -143,7 +137,6 @@ class Limit:
 
 
 TimesliceMessage = Grant | Limit
-"""What a process is told of its turn."""
 
 
 @dataclass(slots=True)
@@ -153,12 +146,12 @@ class Turn:
     number: int
     account: Account
     since: int
-    end: int | None  # None: until somebody else wants the GPU
+    end: int | None  # None: until another container wants the GPU
     charged_until: int
-    sign: int  # when a holder was last heard of
+    heard_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
-    used: int = 0  # the most that a member that has given the turn back saw the GPU work
-    contended: int = 0  # for how long others waited meanwhile
-    unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
-    settled: int = 0  # how long the GPU worked for those who had given it back before nobody was left
-    kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then
+    used: int = 0  # the longest time for which the GPU worked for a process that has returned the turn
+    contended: int = 0  # for how long other containers waited meanwhile
+    unbounded: bool = False  # it began without an end, so work was submitted far ahead
+    worked: int = 0  # the sum of ``used`` over the times after which no process had the turn
+    kept_until: int = 0  # while no process has the turn, it stays the account's until then

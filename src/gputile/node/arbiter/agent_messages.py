@@ -1,6 +1,6 @@
-"""Encodes what agent and arbiter tell each other, each message as one line of JSON.
+"""Encodes the messages between agent and arbiter, each as one line of JSON.
 
-The agent tells all containers and their shares; the arbiter tells how long each container has had each GPU.
+The agent sends all containers and their shares; the arbiter reports for how long each container has had each GPU.
 """
 
 from typing import Annotated, Final, TypeVar
@@ -15,7 +15,7 @@ DEFAULT_LONGEST_WAIT_MS: Final = 1000
 
 
 class LineError(ValueError):
-    """The line is not what was to come."""
+    """The line is not a valid message."""
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,14 +39,14 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One container: the directory with its socket, and its GPUs."""
+    """A container: the directory of its socket, and its GPUs."""
 
     directory: str
     gpus: tuple[GpuClaim, ...]
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that the arbiter serves."""
+    """All containers that the arbiter serves, and its settings."""
 
     allocations: tuple[AssignedContainer, ...] = ()
     quantum_ms: int = DEFAULT_QUANTUM_MS
@@ -57,23 +57,14 @@ Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True):
-    """For how long a container had a GPU in its turns, and for how long it waited for them."""
+    """For how long a container had a GPU, and for how long it waited for it."""
 
     used: Nanoseconds = 0
     waited: Nanoseconds = 0
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.used + other.used, self.waited + other.waited)
-
-    def at_least(self, other: "Spent") -> "Spent":
-        return Spent(max(self.used, other.used), max(self.waited, other.waited))
-
 
 Used = dict[str, dict[str, Spent]]
-"""What was spent by the allocation's directory and the GPU's UUID, since the arbiter's start."""
-
-_NOTHING = Spent()
-
+"""The time since the arbiter's start, by the allocation's directory and the GPU's UUID."""
 
 T = TypeVar("T")
 
@@ -83,37 +74,8 @@ def encode_line(message: Assignment | Used) -> bytes:
 
 
 def decode_line(line: bytes, kind: type[T]) -> T:
-    """Return the message in a line.
-
-    Raises:
-        LineError: it is none of this kind.
-    """
+    """Raises LineError if the line is not a message of this kind."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise LineError(str(error)) from error
-
-
-class Totals:
-    """What was spent altogether, over all arbiters that there were: never less than before."""
-
-    def __init__(self) -> None:
-        self._earlier: dict[tuple[str, str], Spent] = {}
-        self._now: dict[tuple[str, str], Spent] = {}
-
-    def begin(self) -> None:
-        """Record that another arbiter has started, which counts from 0."""
-        self._earlier, self._now = self.spent(), {}
-
-    def add(self, used: Used) -> None:
-        """Add what an arbiter reports; containers that it no longer names are forgotten."""
-        found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
-        # A turn is charged as it goes, and what was too much given back when it ends.
-        self._now = {key: spent.at_least(self._now.get(key, _NOTHING)) for key, spent in found.items()}
-        self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
-
-    def spent(self) -> dict[tuple[str, str], Spent]:
-        return {
-            key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
-            for key in self._earlier.keys() | self._now.keys()
-        }

@@ -1,7 +1,6 @@
-"""Serves a container's socket: lets its processes in, and believes nothing of what they send.
+"""Serves a container's socket: accepts its processes, and validates everything that they send.
 
-The socket and all connections are sources of the node's ``MessageQueue``: who connects and hangs up in a loop pays for
-that as for messages.
+The socket and all connections are sources of the node's ``MessageQueue``, so new connections count as messages, too.
 """
 
 import asyncio
@@ -19,25 +18,21 @@ from gputile.node.arbiter.protocol import SIZE, SOCKET, VERSION, Message, Messag
 if TYPE_CHECKING:
     from gputile.node.arbiter.server import Arbiter
 
-HELLO_WITHIN_S: Final = 5.0
-MOST_READ: Final = AT_ONCE * SIZE  # bytes; what is not handled waits in the kernel, where its sender pays for it
-MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
-# As many as there are slots in the file of what a container's processes hold: no other process of it has a GPU.
+HELLO_TIMEOUT_S: Final = 5.0
+MOST_READ: Final = AT_ONCE * SIZE  # bytes; the rest waits in the kernel, and counts as its sender's memory
+MOST_UNSENT: Final = 16384  # bytes; then the process is disconnected
+# As many as there are slots in the file ``usage``: only processes with a slot can use a GPU.
 MOST_CONNECTIONS: Final = 512
-ARRIVAL_COST: Final = 32  # a connection takes the arbiter as long as so many messages
+CONNECTION_COST: Final = 32  # accepting a connection takes as long as so many messages
 
 
 class Listener:
-    """Lets in those who connect to a listening socket in the directory ``container``, which it owns."""
+    """Owns the listening socket in the directory ``container``, and accepts connections."""
 
-    whole = 0
+    pending = 0
 
     def __init__(self, container: str, handler: "Arbiter", queue: MessageQueue) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the directory is gone, or cannot be written.
-        """
+        """Raises OSError if the directory is gone, or cannot be written."""
         self.container = container
         self._sock, self._file = _listen_in(Path(container))
         self._handler = handler
@@ -45,8 +40,8 @@ class Listener:
         self.resume()
 
     @property
-    def is_reached(self) -> bool:
-        """Whether the directory has this very socket: it may have been removed and made anew meanwhile."""
+    def is_reachable(self) -> bool:
+        """Whether the directory has this very socket: it may have been removed and created again."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -54,7 +49,7 @@ class Listener:
         return os.path.samestat(found, self._file)
 
     def close(self) -> None:
-        self._queue.leave(self)
+        self._queue.discard(self)
         self.pause()
         self._sock.close()
 
@@ -62,50 +57,50 @@ class Listener:
         asyncio.get_running_loop().remove_reader(self._sock)
 
     def resume(self) -> None:
-        asyncio.get_running_loop().add_reader(self._sock, self._queue.read, self)
+        asyncio.get_running_loop().add_reader(self._sock, self._queue.submit, self)
 
-    def end_if_gone(self) -> None:
-        """Nobody owns the listening socket but the arbiter."""
+    def close_if_hung_up(self) -> None:
+        """Do nothing: a listening socket has no other end."""
 
     def handle(self, most: int) -> int:  # noqa: ARG002 - one costs more than that
-        """Let one process in."""
+        """Accept one connection."""
         try:
-            connected, _ = self._sock.accept()
+            accepted, _ = self._sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return ARRIVAL_COST
+            return CONNECTION_COST
         except OSError as error:
-            self._handler.complain(self.container, f"nobody is let in: {error}")
-            return ARRIVAL_COST
-        connected.setblocking(False)
-        self._handler.arrive(self.container, connected)
-        return ARRIVAL_COST
+            self._handler.warn(self.container, f"cannot accept a connection: {error}")
+            return CONNECTION_COST
+        accepted.setblocking(False)
+        self._handler.connected(self.container, accepted)
+        return CONNECTION_COST
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Return a listening socket in ``directory``, in the place of one that was left there, and its file.
+    """Return a listening socket in ``directory``, which replaces one that was left there, and its file.
 
     Raises:
         OSError: the directory is gone, or cannot be written.
     """
-    beside = f".{SOCKET}.{os.getpid()}"
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    temporary = f".{SOCKET}.{os.getpid()}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=fd)
-            # The path of a socket has 107 bytes, and the directory's alone can have more.
-            made.bind(f"/proc/self/fd/{fd}/{beside}")
-            os.chmod(beside, 0o666, dir_fd=fd)  # noqa: S103 - the container's user can be anybody
-            made.listen(MOST_CONNECTIONS)
-            file = os.stat(beside, dir_fd=fd, follow_symlinks=False)
-            os.rename(beside, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
+                os.unlink(temporary, dir_fd=fd)
+            # A socket's path is limited to 107 bytes, and the directory's alone may be longer.
+            listening.bind(f"/proc/self/fd/{fd}/{temporary}")
+            os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103 - any user of the container may connect
+            listening.listen(MOST_CONNECTIONS)
+            file = os.stat(temporary, dir_fd=fd, follow_symlinks=False)
+            os.rename(temporary, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
         finally:
             os.close(fd)
     except OSError:
-        made.close()
+        listening.close()
         raise
-    return made, file
+    return listening, file
 
 
 def remove_from(directory: Path) -> None:
@@ -114,7 +109,7 @@ def remove_from(directory: Path) -> None:
 
 
 class ContainerConnection(asyncio.BufferedProtocol):
-    """Speaks with the process ``member`` of a container."""
+    """The connection to the process ``member`` of a container."""
 
     def __init__(self, container: str, member: int, handler: "Arbiter", queue: MessageQueue) -> None:
         self.container = container
@@ -134,30 +129,29 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._transport = transport
         if self._closed:
             transport.abort()
-        self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._expect_hello)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small, whoever sends much
-        """Return where the next bytes go; there is room, for nothing is read while whole messages wait."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small
+        """Return the free part of the buffer; it is not empty, as nothing is read while whole messages are pending."""
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in the messages that are whole, as far as the container's queue has room for them."""
         self._filled += nbytes
-        self._queue.read(self)
+        self._queue.submit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._queue.leave(self)
-        self._handler.gone(self.container, self._member)
+        self._queue.discard(self)
+        self._handler.disconnected(self.container, self._member)
 
-    def tell(self, uuid: str, instruction: TimesliceMessage) -> None:
+    def send(self, uuid: str, message: TimesliceMessage) -> None:
         number = next(number for number, name in self._gpus.items() if name == uuid)
-        if isinstance(instruction, Grant):
-            self._send(Message(MessageKind.TURN, number, instruction.turn, instruction.length))
+        if isinstance(message, Grant):
+            self._send(Message(MessageKind.TURN, number, message.turn, message.length))
         else:
-            self._send(Message(MessageKind.LIMIT, number, instruction.turn, instruction.remaining))
+            self._send(Message(MessageKind.LIMIT, number, message.turn, message.remaining))
 
     def acknowledge(self, number: int) -> None:
         self._send(Message(MessageKind.WAIT, number))
@@ -167,29 +161,27 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the queue calls
+    # -- called by the queue
 
     @property
-    def whole(self) -> int:
-        """How many whole messages are not handled; none once the connection is to end."""
-        return 0 if self._ending else self._filled // SIZE
+    def pending(self) -> int:
+        return 0 if self._is_closing else self._filled // SIZE
 
     def handle(self, most: int) -> int:
-        """Take in messages until they count as ``most`` or more, or none is left; return as how many they counted."""
         end, spent = 0, 0
         try:
-            while spent < most and end // SIZE < self.whole:
+            while spent < most and end // SIZE < self.pending:
                 message, end = bytes(self._buffer[end : end + SIZE]), end + SIZE
-                spent += self._take(decode(message))
+                spent += self._handle(decode(message))
         except ProtocolError as error:
-            self._handler.complain(self.container, f"a process is not understood: {error}")
+            self._handler.warn(self.container, f"invalid message: {error}")
             self.close()
         except Exception:
-            self.close()  # else its message would come again and again
+            self.close()  # otherwise the message would be handled again and again
             raise
         rest = self._buffer[end : self._filled]
         self._filled = len(rest)
-        self._buffer[: self._filled] = rest  # as long as before: the transport still holds a view of it
+        self._buffer[: self._filled] = rest  # of the same length: the transport still has a view of it
         return spent
 
     def pause(self) -> None:
@@ -200,8 +192,8 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def end_if_gone(self) -> None:
-        """End the connection if its process has: what that has said before makes no difference any more."""
+    def close_if_hung_up(self) -> None:
+        """Close the connection if the process has closed it or died: its unread messages make no difference."""
         if self._transport is None:
             return
         poll = select.poll()
@@ -209,32 +201,32 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if poll.poll(0):
             self.close()
 
-    # -- inside
+    # -- internal
 
     @property
-    def _ending(self) -> bool:
+    def _is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def _take(self, message: Message) -> int:
+    def _handle(self, message: Message) -> int:
         kind = message.kind
         if not self._agreed:
             self._greet(message)
         elif kind is MessageKind.GPU:
             uuid = self._handler.gpu_of(self.container, (message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
-                raise ProtocolError("a GPU that is not its own, or twice")
+                raise ProtocolError("GPU is not the container's, or was named twice")
             self._gpus[message.gpu] = uuid
         elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
-            return self._handler.said(self.container, self._member, self._gpus[message.gpu], message)
+            return self._handler.handle(self.container, self._member, self._gpus[message.gpu], message)
         else:
-            raise ProtocolError(f"{kind.name} out of place")
+            raise ProtocolError(f"unexpected {kind.name}")
         return 1
 
     def _greet(self, message: Message) -> None:
         if message.kind is not MessageKind.HELLO or message.a > message.b:
-            raise ProtocolError("no HELLO")
+            raise ProtocolError("HELLO is missing")
         self._agreed = message.a <= VERSION <= message.b
-        version = VERSION if self._agreed else 0  # 0: there is none that both speak
+        version = VERSION if self._agreed else 0  # 0: no common version
         self._send(Message(MessageKind.WELCOME, a=version, b=self._handler.quantum))
         if not self._agreed and self._transport is not None:
             self._transport.close()
@@ -247,7 +239,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MOST_UNSENT:
-            self._handler.complain(self.container, "a process does not read what it is told")
+            self._handler.warn(self.container, "a process does not read its messages")
             self.close()
             return
         self._transport.write(message.encode())

@@ -1,84 +1,81 @@
-"""Limits how much of the arbiter's time containers get, however much their processes send.
+"""Limits how much of the arbiter's time each container gets, however many messages its processes send.
 
-In each window of time every container is sure of an equal part, and as much again as all of that together goes to
-whoever wants more, one container after the other. What is handled at once can be more than was left; it is taken from
-the next windows. So a container that says little is served at once, whatever others send; those that flood wait for the
-next window, and slow each other first.
+In each window of time every container has an equal guaranteed number of messages; as many as these together are shared,
+in rotation, by containers that send more. A batch may exceed what is left, which is then taken from the next windows.
+So a container that sends few messages is served at once, however many the others send; those that flood wait for the
+next window, and delay each other first.
 
-No I/O; the event loop is given.
+No I/O; the event loop is a parameter.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# Messages at some 25 us each: half a core at most. An honest container never waits: at the end of a turn each of the 64
-# processes that have it says BUSY, DONE and perhaps WANT, 192 messages in all.
+# A message takes some 25 us, so this is half a core at most. A container that keeps to the protocol never waits: at the
+# end of a turn each of the 64 processes that have it sends BUSY, DONE and perhaps WANT, 192 messages in all.
 WINDOW_S: Final = 0.02
-SURE: Final = 200  # a window, of all containers together
+GUARANTEED: Final = 200  # a window, of all containers together
 SHARED: Final = 200
-AT_ONCE: Final = 16  # of one source, before it is another's turn
+AT_ONCE: Final = 16  # from one source, before the next source
 
 
 class MessageSource(Protocol):
-    """What has messages of a ``container``: a connection, or the socket at which new ones arrive."""
+    """A source of messages of a ``container``: a connection, or the listening socket."""
 
     container: str
 
     @property
-    def whole(self) -> int:
-        """How many whole messages have been read and not handled."""
+    def pending(self) -> int:
+        """The number of whole messages that have been read and not handled; 0 once the source is closing."""
 
     def handle(self, most: int) -> int:
-        """Handle messages until they count as ``most`` or more, or none is left; return as how many they counted."""
+        """Handle pending messages until they count as ``most`` or more; return as how many they counted."""
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Resume reading."""
 
-    def end_if_gone(self) -> None:
-        """End what nobody is at the other end of: while it is not read that does not show."""
+    def close_if_hung_up(self) -> None:
+        """Close the source if the other end has: that is not noticed while reading is paused."""
 
 
 class QueueClock(Protocol):
-    """What of an event loop is needed."""
+    """The part of an event loop that the queue needs."""
 
     def time(self) -> float:
         """Return the time in seconds."""
 
     def call_at(self, when: float, callback: Callable[[], None], /) -> object:
-        """Call back at ``when``."""
+        """Call ``callback`` at ``when``."""
 
 
 class MessageQueue:
-    """The sources of all containers that have messages for which there is no room left in this window.
-
-    ``containers`` is how many there are.
-    """
+    """The sources whose messages do not fit into the present window. ``containers`` is the number of containers."""
 
     def __init__(self, loop: QueueClock) -> None:
         self.containers = 1
         self._loop = loop
-        self._waiting: dict[str, deque[MessageSource]] = {}  # the container whose turn is next is the first
+        self._waiting: dict[str, deque[MessageSource]] = {}  # by container, the next one first
         self._window_end = 0.0
         self._spent: dict[str, float] = {}
         self._shared = 0.0
-        self._called = False
+        self._scheduled = False
 
-    def read(self, source: MessageSource) -> None:
-        """Handle what ``source`` has read, now or when its turn comes."""
+    def submit(self, source: MessageSource) -> None:
+        """Handle the messages that ``source`` has read, now or when its turn comes."""
         self._begin_window()
-        if self._is_sure(source.container) or (self._shared < SHARED and not self._waiting):
+        if self._has_guarantee(source.container) or (self._shared < SHARED and not self._waiting):
             self._handle(source)
-            if not source.whole:
+            if not source.pending:
                 return
         source.pause()
         self._waiting.setdefault(source.container, deque()).append(source)
-        self._call()
+        self._schedule()
 
-    def leave(self, source: MessageSource) -> None:
+    def discard(self, source: MessageSource) -> None:
         line = self._waiting.get(source.container, deque())
         if source in line:
             line.remove(source)
@@ -90,28 +87,30 @@ class MessageQueue:
         if now >= self._window_end:
             windows = 1 + (now - self._window_end) // WINDOW_S
             self._window_end = now + WINDOW_S
-            sure = windows * SURE / self.containers
-            self._spent = {container: spent - sure for container, spent in self._spent.items() if spent > sure}
+            guaranteed = windows * GUARANTEED / self.containers
+            self._spent = {
+                container: spent - guaranteed for container, spent in self._spent.items() if spent > guaranteed
+            }
             self._shared = max(0, self._shared - windows * SHARED)
 
-    def _is_sure(self, container: str) -> bool:
-        return self._spent.get(container, 0.0) * self.containers < SURE
+    def _has_guarantee(self, container: str) -> bool:
+        return self._spent.get(container, 0.0) * self.containers < GUARANTEED
 
     def _handle(self, source: MessageSource) -> None:
-        cost = max(1, source.handle(AT_ONCE))  # a part of a message has to be read as well: it counts as one
-        if self._is_sure(source.container):
+        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one, too
+        if self._has_guarantee(source.container):
             self._spent[source.container] = self._spent.get(source.container, 0.0) + cost
         else:
             self._shared += cost
 
     def _next(self) -> str | None:
-        """Return the container whose turn it is, None if there is no room for any that waits."""
+        """Return the container that is next; None if no waiting one fits into the window."""
         first = next(iter(self._waiting), None) if self._shared < SHARED else None
-        return next((container for container in self._waiting if self._is_sure(container)), first)
+        return next((container for container in self._waiting if self._has_guarantee(container)), first)
 
     def _serve(self) -> None:
-        """Serve one that waits; the event loop looks at the others before the next."""
-        self._called = False
+        """Serve one source; other events are handled before the next one."""
+        self._scheduled = False
         self._begin_window()
         container = self._next()
         try:
@@ -120,16 +119,16 @@ class MessageQueue:
                 source = line.popleft()
                 if line:
                     self._waiting[container] = line
-                source.end_if_gone()
+                source.close_if_hung_up()
                 self._handle(source)
-                if source.whole:
+                if source.pending:
                     self._waiting.setdefault(container, deque()).append(source)
                 else:
                     source.resume()
         finally:
-            self._call()
+            self._schedule()
 
-    def _call(self) -> None:
-        if self._waiting and not self._called:
-            self._called = True
+    def _schedule(self) -> None:
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
             self._loop.call_at(self._window_end if self._next() is None else self._loop.time(), self._serve)

@@ -9,15 +9,15 @@ from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_G
 VERSION: Final = ARBITER_VERSION
 SIZE: Final = ARBITER_MESSAGE.size
 SOCKET: Final = "time.sock"
-"""The socket's name in an allocation's directory."""
+"""The socket in an allocation's directory."""
 SHARE_FILE: Final = "share"
-"""The name of the file beside it that counts while no arbiter runs."""
+"""The file in the same directory that applies while no arbiter runs."""
 
 _LAYOUT: Final = ARBITER_MESSAGE.struct
 
 
 class MessageKind(IntEnum):
-    """What a message is."""
+    """What a message means: up to 64 it is from a process, above from the arbiter."""
 
     HELLO = 1
     GPU = 2
@@ -34,12 +34,12 @@ _WITHOUT_VERSION: Final = (MessageKind.HELLO, MessageKind.WELCOME)
 
 
 class ProtocolError(ValueError):
-    """The bytes are not a message."""
+    """The bytes are not a valid message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. ``a`` and ``b`` mean what its kind says; times are nanoseconds."""
+    """One message. The meaning of ``a`` and ``b`` depends on the kind; times are nanoseconds."""
 
     kind: MessageKind
     gpu: int = 0
@@ -53,11 +53,7 @@ class Message:
 
 
 def decode(data: bytes) -> Message:
-    """Return the message in ``data``.
-
-    Raises:
-        ProtocolError: it is none of version 1.
-    """
+    """Raises ProtocolError for anything but a message of version 1."""
     if len(data) != SIZE:
         raise ProtocolError(f"{len(data)} bytes")
     number, version, gpu, turn, a, b, _ = _LAYOUT.unpack(data)

@@ -1,4 +1,4 @@
-"""Runs the arbiter: a socket for each container, the turns on all GPUs, and the clock."""
+"""Runs the arbiter: it gives each container a socket, and the turns a clock."""
 
 import asyncio
 import contextlib
@@ -12,27 +12,27 @@ from typing import Final
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
 from gputile.node.arbiter.connection import MOST_CONNECTIONS, ContainerConnection, Listener, remove_from
 from gputile.node.arbiter.message_queue import MessageQueue
-from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.protocol import Message, MessageKind, ProtocolError, uuid_fields
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 log = logging.getLogger(__name__)
 
-TRY_AGAIN_S: Final = 1.0
-COMPLAIN_EVERY_S: Final = 60.0
+LISTEN_RETRY_S: Final = 1.0
+WARN_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class _ConnectedContainer:
     allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
-    entrance: Listener | None = None
+    listener: Listener | None = None
     members: set[int] = field(default_factory=set)
-    complain_at: float = 0.0
+    warn_at: float = 0.0
 
 
 class Arbiter:
-    """Serves the containers of the assignment that it was given last."""
+    """Serves the containers of the latest assignment."""
 
     def __init__(self) -> None:
         self.quantum = Assignment().quantum_ms * MS
@@ -42,7 +42,7 @@ class Arbiter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
-        self._arriving: set[asyncio.Task[object]] = set()
+        self._accepting: set[asyncio.Task[object]] = set()
 
     def assign(self, assignment: Assignment) -> None:
         self.quantum = assignment.quantum_ms * MS
@@ -51,31 +51,31 @@ class Arbiter:
         for name in list(self._containers):
             before = {gpu.uuid for gpu in self._containers[name].allocation.gpus}
             if name not in wanted or before != {gpu.uuid for gpu in wanted[name].gpus}:
-                self._drop(name)
+                self._remove(name)
         for allocation in wanted.values():
-            self._put(allocation)
+            self._serve(allocation)
         for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
-            self._turns.drop(uuid)
+            self._turns.remove_gpu(uuid)
             self._set_timer(uuid, None)
         self._queue.containers = max(1, len(self._containers))
         self.listen()
 
     def listen(self) -> None:
-        """Listen where nobody does yet: a directory comes when its container starts, and is looked for again."""
+        """Listen for containers without a socket: their directories are created when they start."""
         for name, container in self._containers.items():
-            if container.entrance is not None and container.entrance.is_reached:
+            if container.listener is not None and container.listener.is_reachable:
                 continue
-            if container.entrance is not None:
-                container.entrance.close()
-                container.entrance = None
+            if container.listener is not None:
+                container.listener.close()
+                container.listener = None
             with contextlib.suppress(OSError):
-                container.entrance = Listener(name, self, self._queue)
+                container.listener = Listener(name, self, self._queue)
 
     def used(self) -> Used:
         now = time.monotonic_ns()
         return {
             name: {
-                uuid: Spent(max(0, self._turns.gpu(uuid).used(name)), self._turns.gpu(uuid).waited(name, now))
+                uuid: Spent(self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now))
                 for uuid in container.uuids.values()
             }
             for name, container in self._containers.items()
@@ -83,17 +83,17 @@ class Arbiter:
 
     def close(self) -> None:
         for name in list(self._containers):
-            self._drop(name)
+            self._remove(name)
 
-    # -- what connections call
+    # -- called by connections
 
     def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's GPU that ``GPU`` names, None where it is not the container's."""
+        """Return the UUID of the GPU that a ``GPU`` message names; None if it is not one of the container's."""
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
-        """Take in what a member says of a GPU; return as how many messages it counts."""
+    def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
+        """Handle a process's message about a GPU; return as how many messages it counts."""
         turns, now = self._turns, time.monotonic_ns()
         if uuid not in turns.gpus:
             return 1
@@ -102,16 +102,16 @@ class Arbiter:
                 self._connections[member].acknowledge(message.gpu)
                 return 1
             case MessageKind.WANT:
-                found = turns.want(uuid, allocation, member, now)
+                messages = turns.want(uuid, allocation, member, now)
             case MessageKind.BUSY:
-                found = turns.busy(uuid, member, message.turn, now)
+                messages = turns.busy(uuid, member, message.turn, now)
             case _:
-                found = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
+                messages = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
         cost = turns.cost
-        self._follow(found, now)
+        self._send(messages, now)
         return cost
 
-    def gone(self, allocation: str, member: int) -> None:
+    def disconnected(self, allocation: str, member: int) -> None:
         container = self._containers.get(allocation)
         self._connections.pop(member, None)
         if container is None or member not in container.members:
@@ -119,37 +119,37 @@ class Arbiter:
         container.members.discard(member)
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._follow(self._turns.leave(uuid, member, now), now)
+            self._send(self._turns.leave(uuid, member, now), now)
 
-    def complain(self, allocation: str, text: str) -> None:
-        """Tell people of a container that misbehaves, once a minute: it must not fill the log."""
+    def warn(self, allocation: str, text: str) -> None:
+        """Log that a container misbehaves, at most once a minute: it must not fill the log."""
         container, now = self._containers.get(allocation), time.monotonic()
-        if container is not None and now >= container.complain_at:
-            container.complain_at = now + COMPLAIN_EVERY_S
+        if container is not None and now >= container.warn_at:
+            container.warn_at = now + WARN_EVERY_S
             log.warning("%s: %s", allocation, text)
 
-    def arrive(self, allocation: str, connected: socket.socket) -> None:
-        """Let a process of the container in."""
+    def connected(self, allocation: str, accepted: socket.socket) -> None:
+        """Serve a new connection of a container, unless it has too many."""
         container = self._containers[allocation]
         if len(container.members) >= MOST_CONNECTIONS:
-            connected.close()
+            accepted.close()
             return
         self._last_member += 1
         connection = ContainerConnection(allocation, self._last_member, self, self._queue)
         self._connections[self._last_member] = connection
         container.members.add(self._last_member)
         loop = asyncio.get_running_loop()
-        made = loop.create_task(loop.connect_accepted_socket(lambda: connection, connected))
-        self._arriving.add(made)
-        made.add_done_callback(self._arriving.discard)
+        accepting = loop.create_task(loop.connect_accepted_socket(lambda: connection, accepted))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
 
-    # -- inside
+    # -- internal
 
-    def _put(self, allocation: AssignedContainer) -> None:
+    def _serve(self, allocation: AssignedContainer) -> None:
         try:
             uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
         except ProtocolError as error:
-            log.error("no turns for %s: %s", allocation.directory, error)
+            log.error("cannot schedule %s: %s", allocation.directory, error)
             return
         container = self._containers.get(allocation.directory)
         if container is None:
@@ -158,25 +158,25 @@ class Arbiter:
         container.allocation = allocation
         for gpu in allocation.gpus:
             now = time.monotonic_ns()
-            self._follow(self._turns.put(gpu.uuid, allocation.directory, gpu.share, now), now)
+            self._send(self._turns.set_share(gpu.uuid, allocation.directory, gpu.share, now), now)
 
-    def _drop(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         container = self._containers.pop(name)
-        if container.entrance is not None:
-            container.entrance.close()
+        if container.listener is not None:
+            container.listener.close()
             remove_from(Path(name))
         for member in container.members:
             self._connections[member].close()
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._follow(self._turns.remove(uuid, name, now), now)
+            self._send(self._turns.remove(uuid, name, now), now)
 
-    def _follow(self, said: Said, now: int) -> None:
-        for uuid, instruction in said:
-            connection = self._connections.get(instruction.member)
+    def _send(self, messages: GpuMessages, now: int) -> None:
+        for uuid, message in messages:
+            connection = self._connections.get(message.member)
             if connection is not None:
-                connection.tell(uuid, instruction)
-        for uuid, at in self._turns.touched(now).items():
+                connection.send(uuid, message)
+        for uuid, at in self._turns.changed_wakeups(now).items():
             self._set_timer(uuid, at, now)
 
     def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
@@ -189,4 +189,4 @@ class Arbiter:
 
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()
-        self._follow(self._turns.tick(uuid, now), now)
+        self._send(self._turns.tick(uuid, now), now)

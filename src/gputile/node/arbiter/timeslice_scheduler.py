@@ -1,10 +1,9 @@
 """Schedules turns on one GPU: events in, messages out. No clock and no I/O; times in nanoseconds.
 
-Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
-account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
+Members are the connected processes, each with a number. The processes of a container share an account; a turn belongs
+to an account, and all of its processes may hold it together. See docs/concepts/arbiter.md for the rules.
 """
 
-from collections.abc import Hashable
 from typing import Final
 
 from gputile.node.arbiter.accounts import (
@@ -19,40 +18,43 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again
-UNCONTENDED_AFTER: Final = 1000 * MS  # a turn without end needs that nobody else has used the GPU for so long
-KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no credit for it
-LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the GPU did nothing: it was kept from others
+IDLE_HOLD: Final = 1 * MS  # for so long the GPU waits for the container whose turn has ended, if it would win again
+UNCONTENDED_AFTER: Final = 1000 * MS  # a turn has no end if no other container has used the GPU for so long
+AWAY_AFTER: Final = 100 * MS  # a container that did not want the GPU for so long gets no credit for that
+LEAST_PART: Final = 4  # a quarter of a turn is charged even if the GPU did nothing: no one else could use it
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
-MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; others of its wait for the next
-SPARE_PART: Final = 6  # a GPU is kept idle for the sake of other GPUs for a sixth of a quantum at most
+MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; its others wait for the next turn
+SPARE_PART: Final = 6  # a GPU is kept idle for joint turns for a sixth of a quantum at most
+
+USED_WITHIN: Final = 1000 * MS  # GPUs that a process wants within that time are used together
 
 Rank = tuple[int, int, int, int, str]
-"""Whose turn is next: the least goes first."""
+"""A sort key: the smallest has the next turn."""
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU. ``longest_wait`` is after how long a waiting container goes before all others.
+    """The turns on one GPU. A container that has waited for ``longest_wait`` goes before all others.
 
-    Turns begin with ``begin``, by ``NodeTimeSlices``, which sees all GPUs.
+    ``NodeTimeSlices``, which sees all GPUs, begins turns, and calls ``tick`` after each event.
     """
 
     def __init__(self, quantum: int, longest_wait: int) -> None:
         self.quantum = quantum
         self.longest_wait = longest_wait
-        self.accounts: dict[Hashable, Account] = {}
+        self.accounts: dict[str, Account] = {}
         self._members: dict[int, Account] = {}
+        self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
         self._turn: Turn | None = None
         self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
-        self._forgiven: set[int] = set()  # those of ``overrun`` that lost a turn that began without an end
+        self._forgiven: set[int] = set()  # overrunning processes that lost a turn without end
         self._last_number = 0
         self._refilled_at: int | None = None
 
     @property
     def _enough(self) -> int:
-        """What an account's ceiling has to hold for a turn."""
+        """The level of an account's ceiling that permits a turn."""
         return self.quantum // 2
 
     def configure(self, quantum: int, longest_wait: int) -> None:
@@ -60,84 +62,104 @@ class TimeSliceScheduler:
         for account in self.accounts.values():
             account.configure(account.share, quantum)
 
-    def used(self, key: Hashable) -> int:
-        account = self.accounts.get(key)
-        return account.used if account is not None else 0
+    def used(self, container: str) -> int:
+        """Return a container's time; a counter that does not decrease when overcharged time is refunded."""
+        account = self.accounts.get(container)
+        if account is None:
+            return 0
+        account.reported = max(account.reported, account.used)
+        return account.reported
 
-    def waited(self, key: Hashable, now: int) -> int:
-        account = self.accounts.get(key)
+    def waited(self, container: str, now: int) -> int:
+        account = self.accounts.get(container)
         return account.waited_until(now) if account is not None else 0
 
-    # -- who is there
+    # -- containers and processes
 
-    def put(self, key: Hashable, share: Share, now: int) -> list[TimesliceMessage]:
+    def set_share(self, container: str, share: Share, now: int) -> None:
         self._bring_up_to(now)
-        account = self.accounts.get(key)
+        account = self.accounts.get(container)
         if account is None:
             ceiling = Bucket(share.ceiling, 2 * self.quantum, self.quantum, now)
             guarantee = Bucket(share.guarantee, 2 * self.quantum, 0, now)
-            self.accounts[key] = Account(key, str(key), share, ceiling, guarantee, self._virtual)
+            self.accounts[container] = Account(container, share, ceiling, guarantee, self._virtual)
         elif account.share != share:
             account.configure(share, self.quantum)
-        return self.tick(now)
 
-    def remove(self, key: Hashable, now: int) -> list[TimesliceMessage]:
-        account = self.accounts.pop(key, None)
+    def remove(self, container: str, now: int) -> None:
+        account = self.accounts.pop(container, None)
         for member in [m for m, owner in self._members.items() if owner is account]:
-            self._left(member, now)
-        return self.tick(now)
+            self.leave(member, now)
 
-    def leave(self, member: int, now: int) -> list[TimesliceMessage]:
-        self._left(member, now)
-        return self.tick(now)
-
-    # -- what members say
-
-    def want(self, key: Hashable, member: int, now: int) -> list[TimesliceMessage]:
+    def leave(self, member: int, now: int) -> None:
         self._bring_up_to(now)
-        account = self.accounts.get(key)
+        account = self._members.pop(member, None)
+        if account is None:
+            return
+        del self._wanted_at[member]
+        account.waiting.pop(member, None)
+        if not account.waiting:
+            account.has_waited(now)
+        if member in account.overrun:
+            self._charge_overrun(account, member, now)
+        turn = self._turn
+        if turn is not None and member in turn.holders:
+            turn.holders.discard(member)
+            turn.used = now - turn.since
+            if not turn.holders:
+                self._end(now)
+                self._idle_hold = None
+
+    # -- what processes send
+
+    def want(self, container: str, member: int, now: int) -> bool:
+        """Record that a process has work; return whether it is one of the container's."""
+        self._bring_up_to(now)
+        account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
-            return []
-        self._members[member] = account
+            return False
+        self._members[member], self._wanted_at[member] = account, now
         if member not in self.holders and member not in account.overrun:
             self._wait(account, member, now)
-        return self.tick(now)
+        return True
 
     def waits(self, member: int) -> bool:
         account = self._members.get(member)
         return account is not None and member in account.waiting
 
-    def is_of(self, member: int, key: Hashable) -> bool:
-        account = self._members.get(member)
-        return account is not None and account is self.accounts.get(key)
+    def is_used_by(self, member: int, now: int) -> bool:
+        """Return whether a process has the turn, or wanted it within the last second."""
+        wanted_at = self._wanted_at.get(member)
+        return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
     def holds(self, member: int, number: int) -> bool:
         return self._turn is not None and self._turn.number == number and member in self._turn.holders
 
     def may_give_back(self, member: int, number: int) -> Account | None:
-        """Return the account of a process that has the turn ``number``, or has lost one and keeps the GPU."""
+        """Return the account of a process that has the turn ``number``, or that overruns a turn which it lost."""
         account = self._members.get(member)
         return account if account is not None and (self.holds(member, number) or member in account.overrun) else None
 
-    def busy(self, member: int, number: int, now: int) -> list[TimesliceMessage]:
-        """Record that a holder is alive, and waits for the GPU to finish what was submitted."""
+    def busy(self, member: int, number: int, now: int) -> None:
+        """Record that a holder is alive, and waits for the GPU to finish submitted work."""
         if self._turn is not None and self.holds(member, number):
-            self._turn.sign = now
-        return self.tick(now)
+            self._turn.heard_at = now
 
-    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[TimesliceMessage]:
-        """Take a turn back. ``used`` is how long the GPU worked for the member, ``again`` whether it has more."""
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> None:
+        """Accept a returned turn. ``used`` is how long the GPU worked for the process; ``again``: it has more work."""
         self._bring_up_to(now)
         account, turn = self.may_give_back(member, number), self._turn
         if account is None:
-            return self.tick(now)
+            return
+        if again:
+            self._wanted_at[member] = now
         if turn is not None and self.holds(member, number):
             turn.holders.discard(member)
             turn.used = max(turn.used, used)
             if again:
                 self._wait(account, member, now)
             if not turn.holders:
-                turn.settled, turn.used = turn.settled + turn.used, 0
+                turn.worked, turn.used = turn.worked + turn.used, 0
                 turn.kept_until = now + self.spare if account.tied else now
                 if turn.kept_until == now:
                     self._end(now)
@@ -145,13 +167,12 @@ class TimeSliceScheduler:
             self._charge_overrun(account, member, now)
             if again:
                 self._wait(account, member, now)
-        return self.tick(now)
 
     # -- time
 
     def tick(self, now: int) -> list[TimesliceMessage]:
         self._bring_up_to(now)
-        return self._look_after(self._turn, now) if self._turn is not None else []
+        return self._continue(self._turn, now) if self._turn is not None else []
 
     def wake_at(self, now: int) -> int | None:
         due: list[int] = []
@@ -175,30 +196,30 @@ class TimeSliceScheduler:
 
     @property
     def spare(self) -> int:
-        """For how long the GPU may be kept idle for the sake of others."""
+        """For how long the GPU may be kept idle for a joint turn."""
         return self.quantum // SPARE_PART
 
     @property
     def owner(self) -> Account | None:
-        """Whose turn it is, though perhaps none of its processes has it at the moment."""
+        """The account whose turn it is; perhaps none of its processes has it at the moment."""
         return self._turn.account if self._turn is not None else None
 
     @property
     def since(self) -> int | None:
         return self._turn.since if self._turn is not None else None
 
-    def held_up(self, now: int) -> bool:
-        """Return whether somebody has the GPU for half a quantum longer than the turn was to last."""
+    def is_overdue(self, now: int) -> bool:
+        """Return whether a process has kept the turn for half a quantum beyond its end."""
         turn = self._turn
         return turn is not None and turn.end is not None and bool(turn.holders) and now >= turn.end + self.quantum // 2
 
     @property
     def end(self) -> int | None:
-        """When the turn is over; None: not before somebody else wants the GPU, or there is none."""
+        """When the turn ends; None: there is none, or it ends once another container wants the GPU."""
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU can be expected to be free: an overdue turn is assumed to last as long again."""
+        """Return when the GPU is expected to be free; an overdue turn is expected to overrun by as much again."""
         turn = self._turn
         if turn is None:
             return now
@@ -211,23 +232,23 @@ class TimeSliceScheduler:
         turn = self._turn
         if turn is None or turn.end is not None:
             return []
-        turn.end, turn.sign = max(now, end), max(turn.sign, now)
+        turn.end, turn.heard_at = max(now, end), max(turn.heard_at, now)
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
-    def take_away(self, now: int) -> None:
-        """End a turn though its holders still keep the GPU; they are charged for that when they give it back."""
+    def revoke(self, now: int) -> None:
+        """End a turn that processes still hold; they are charged for the overrun when they return it."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
 
     def release(self, now: int) -> None:
-        """End a turn that none of its account's processes has."""
+        """End a turn if no process holds it."""
         if self._turn is not None and not self._turn.holders:
             self._bring_up_to(now)
             self._end(now)
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
-        """Return for whom the GPU is kept free for a moment after its turn, and until when."""
+        """Return for which account the GPU is kept free after its turn, and until when."""
         if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].waiting):
             self._idle_hold = None
         return self._idle_hold
@@ -235,13 +256,13 @@ class TimeSliceScheduler:
     # -- accounting
 
     def _bring_up_to(self, now: int) -> None:
-        if now != self._refilled_at:  # several times at one moment it is the same
+        if now != self._refilled_at:
             self._refilled_at, enough = now, self._enough
             for account in self.accounts.values():
                 account.refill(now, enough)
         turn = self._turn
         if turn is not None:
-            # Later than that only if this process slept: nobody pays for that.
+            # It is later than that only if this process slept, which is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
             spent = max(0, until - turn.charged_until)
             contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
@@ -256,7 +277,7 @@ class TimeSliceScheduler:
         if not account.waiting:
             account.waits_from(now)
             active = self._turn is not None and self._turn.account is account
-            away = account.last_active is None or now - account.last_active > KEPT_AWAY
+            away = account.last_active is None or now - account.last_active > AWAY_AFTER
             if away and not active:
                 account.virtual = max(account.virtual, self._virtual)
             most = virtual_time(MOST_OWED, account.share)
@@ -264,26 +285,8 @@ class TimeSliceScheduler:
         account.last_active = now
         account.waiting[member] = None
 
-    def _left(self, member: int, now: int) -> None:
-        self._bring_up_to(now)
-        account = self._members.pop(member, None)
-        if account is None:
-            return
-        account.waiting.pop(member, None)
-        if not account.waiting:
-            account.has_waited(now)
-        if member in account.overrun:
-            self._charge_overrun(account, member, now)
-        turn = self._turn
-        if turn is not None and member in turn.holders:
-            turn.holders.discard(member)
-            turn.used = now - turn.since
-            if not turn.holders:
-                self._end(now)
-                self._idle_hold = None
-
     def _charge_overrun(self, account: Account, member: int, now: int) -> None:
-        """Charge what a member has occupied of the GPU since it lost its turn."""
+        """Charge the time for which a process has occupied the GPU since it lost its turn."""
         spent = min(now - account.overrun.pop(member), MOST_OWED)
         account.charge(spent, spent)
         account.last_active = now
@@ -292,7 +295,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Let an account owe no more than a quantum for what it had submitted while it was alone."""
+        """Limit the debt for work that was submitted while the container was alone to a quantum."""
         account.virtual = min(account.virtual, self._virtual + virtual_time(self.quantum, account.share))
         account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
@@ -301,39 +304,39 @@ class TimeSliceScheduler:
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        too_much = lasted - min(lasted, max(turn.settled + turn.used, lasted // LEAST_PART))
+        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)
-        if turn.account.waiting:  # more than may have a turn at once
+        if turn.account.waiting:  # more processes than may hold a turn
             turn.account.waits_from(now)
         if turn.end is not None and now >= turn.end:
             self._idle_hold = (turn.account, now + IDLE_HOLD)
-            turn.account.had_all_at = now
+            turn.account.ended_at = now
 
-    # -- the turn there is
+    # -- the current turn
 
-    def _look_after(self, turn: Turn, now: int) -> list[TimesliceMessage]:
+    def _continue(self, turn: Turn, now: int) -> list[TimesliceMessage]:
         account = turn.account
-        said: list[TimesliceMessage] = []
+        messages: list[TimesliceMessage] = []
         others = (a for a in self.accounts.values() if self._competes(a))
         if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
             turn.end = max(now, turn.since + self.quantum)
-            turn.sign = max(turn.sign, now)
-            said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+            turn.heard_at = max(turn.heard_at, now)
+            messages += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
             for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
                 del account.waiting[member]
                 turn.holders.add(member)
-                said.append(Grant(member, turn.number, length))
+                messages.append(Grant(member, turn.number, length))
             account.has_waited(now)
         if not turn.holders:
             if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
                 self._end(now)
         elif turn.end is not None and now >= self._lost_at(turn, turn.end):
             self._lose(turn, now)
-        return said
+        return messages
 
     def _lose(self, turn: Turn, now: int) -> None:
         for member in turn.holders:
@@ -345,42 +348,42 @@ class TimeSliceScheduler:
         self._idle_hold = None
 
     def _lost_at(self, turn: Turn, end: int) -> int:
-        """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
-        return min(max(end, turn.sign) + self.quantum, end + MOST_OVERRUN)
+        """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
+        return min(max(end, turn.heard_at) + self.quantum, end + MOST_OVERRUN)
 
-    # -- the next one
+    # -- the next turn
 
     def _competes(self, account: Account) -> bool:
         return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return when an account has enough of its ceiling for a turn, or since when it has had that."""
+        """Return when an account's ceiling permits a turn, or since when it has."""
         if not account.capped:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
         return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
 
-    def begin(self, key: Hashable, length: int, now: int) -> list[TimesliceMessage]:
-        """Begin a turn of a container on the free GPU, for ``length``, 0: until somebody else wants it.
+    def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
+        """Begin a container's turn on the free GPU for ``length``; 0: until another container wants the GPU.
 
-        Where none of its processes waits, the turn is kept for one that comes in a moment.
+        If none of its processes waits, the turn is kept for one that wants it within a moment.
         """
-        account = self.accounts[key]
+        account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
         self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
         self._turn.kept_until = now + (self.quantum if account.overrun else self.spare)
         self._idle_hold = None
-        return self._look_after(self._turn, now)
+        return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return how long the next turn of an account lasts; 0: until somebody else wants the GPU."""
+        """Return how long the next turn of an account lasts; 0: until another container wants the GPU."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum
 
     def _is_uncontended(self, account: Account, now: int) -> bool:
-        """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the GPU."""
+        """Return whether no other container used the GPU lately; work is submitted far ahead in a turn without end."""
         others = [a for a in self.accounts.values() if a is not account]
         if any(a.asks for a in others):
             return False
@@ -391,11 +394,11 @@ class TimeSliceScheduler:
         )
 
     def lead(self, account: Account) -> int:
-        """Return how much more an account has had, for its weight, than the one of those about that has had least."""
+        """Return how much more time an account has had, for its weight, than the active account with the least."""
         return account.virtual - self._virtual
 
     def rank(self, account: Account, now: int) -> Rank:
-        """Return when it is an account's turn, among those on this GPU: the least first."""
+        """Return an account's rank among those on this GPU."""
         since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)

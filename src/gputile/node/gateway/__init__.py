@@ -1,6 +1,6 @@
-"""Talks to the kubelet in a process that lives on when the agent behind it dies.
+"""Serves the kubelet's sockets in a process that outlives the agent.
 
-A kubelet whose device plugin is away fails every pod that it admits meanwhile, for good. So the sockets, the
-registrations and the streams of device IDs are kept by a process that does nothing else; it runs the agent as its
-child, carries the kubelet's calls to it, and lets those wait that come while a new agent starts.
+A kubelet without a registered device plugin fails every pod that it admits meanwhile, for good. So the sockets, the
+registrations and the streams of device IDs belong to a process that does nothing else: it runs the agent as its child,
+relays the kubelet's calls to it, and holds them back while a new agent starts.
 """

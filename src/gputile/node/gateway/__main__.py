@@ -22,16 +22,16 @@ from gputile.support.telemetry import LogFormat, set_up_logging
 
 log = logging.getLogger("gputile.node.gateway")
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0  # well within the time that the kubelet's calls wait
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0  # well within the timeout of the kubelet's calls
 STEADY_AFTER_S = 60.0
 STOP_WITHIN_S = 8.0
 
 
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
-    """Run agents until one leaves by itself; return its exit status.
+    """Run agents until one exits for good; return its exit status.
 
-    One that leaves before it took charge of the node, or without an error, is not started again: another start would
-    not remove the reason.
+    An agent that exits before it took charge of the node, or without an error, is not restarted: that would not remove
+    the cause.
     """
     restarts = Restarts("the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
     while True:
@@ -39,7 +39,7 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
         try:
             status = await _run_agent(command, gateway)
             ended = f"ended with status {status}"
-        except OSError as error:  # no process or descriptor left, say: that passes, and the kubelet's calls wait
+        except OSError as error:  # such as no free process or descriptor: that passes, and the kubelet's calls wait
             if not gateway.in_charge:
                 raise
             status, ended = 1, f"cannot be started: {error}"
@@ -51,36 +51,33 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
 
 async def _run_agent(command: Sequence[str], gateway: Gateway) -> int:
     ours, theirs = socket.socketpair()
-
-    async def attend() -> None:
-        await gateway.attend(*await asyncio.open_connection(sock=ours))
-
+    reader, writer = await asyncio.open_connection(sock=ours)
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
             )
         except BaseException:
-            ours.close()
+            writer.close()
             raise
-    attending = asyncio.get_running_loop().create_task(attend())
+    attending = asyncio.get_running_loop().create_task(gateway.attend(reader, writer))
     try:
         await asyncio.wait((attending,))
         attending.result()
         async with asyncio.timeout(STOP_WITHIN_S):
             return await process.wait()
     except TimeoutError:
-        log.error("the agent has hung up and does not end")
+        log.error("the agent has hung up and does not exit")
         return -signal.SIGKILL
     finally:
-        if process.returncode is None:  # it lets go of what it runs itself, and has somebody to talk to until its end
+        if process.returncode is None:  # it ends its own children, and is served until it exits
             await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM, SIGINT or an agent that will not be started again; return the exit status."""
+    """Serve until SIGTERM, SIGINT or an agent that is not restarted; return the exit status."""
     token = secrets.token_hex(8)
     gateway = Gateway(
         arguments.device_plugin_dir, arguments.pod_resources_socket, NodeLock(arguments.claim_file, token)
@@ -98,10 +95,10 @@ async def serve(arguments: argparse.Namespace) -> int:
         task.cancel()
     status, problem = await asyncio.gather(agents, serving, return_exceptions=True)
     if served:
-        log.error("the gateway ends: %s", problem)
+        log.error("the gateway exits: %s", problem)
         return 1
-    if isinstance(status, Exception):  # SIGTERM's is a CancelledError, which is none
-        log.error("no agent can be run: %s", status)
+    if isinstance(status, Exception):  # after SIGTERM it is a CancelledError, which is no Exception
+        log.error("the agent cannot be run: %s", status)
         return 1
     if not isinstance(status, int):
         return 0
@@ -112,10 +109,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="gputile.node.gateway", description="Serve the kubelet for the node's agent.")
     parser.add_argument("--device-plugin-dir", type=Path, required=True)
     parser.add_argument("--pod-resources-socket", type=Path, required=True)
-    parser.add_argument("--claim-file", type=Path, required=True, help="who serves the node writes its name there")
+    parser.add_argument(
+        "--claim-file", type=Path, required=True, help="the lock on the node: names the gateway that serves it"
+    )
     parser.add_argument("--log-format", type=LogFormat, default=LogFormat.JSON)
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("command", nargs="+", help="the agent; the claim's token is added to its arguments")
+    parser.add_argument("command", nargs="+", help="the agent; the lock's token is added to its arguments")
     arguments = parser.parse_args()
     set_up_logging(arguments.log_format, arguments.verbose)
     sys.exit(asyncio.run(serve(arguments)))

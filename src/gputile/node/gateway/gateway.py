@@ -1,7 +1,7 @@
-"""Stands between a node's kubelet and whichever agent is there at the moment.
+"""Connects a node's kubelet with whichever agent runs at the moment.
 
-Calls of the kubelet that come while no agent runs, or that one left unanswered, wait for the next agent. ``Allocate``
-has no deadline in the kubelet and holds up its admission of all pods, so the waiting has one here.
+Calls of the kubelet that arrive while no agent runs, or that an agent leaves unanswered, wait for the next agent.
+``Allocate`` has no deadline in the kubelet and blocks its admission of all pods, so the wait has a deadline here.
 """
 
 import asyncio
@@ -28,19 +28,18 @@ from gputile.node.gateway.link import (
     TakeCharge,
     to_agent,
 )
-from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Registrar
+from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Registrar, SocketWatch
 
 log = logging.getLogger(__name__)
 
-AWAY_FOR_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-# A call is blamed for the death of so many agents only if it has also waited for AWAY_FOR_S: an operator may kill
-# several agents within a moment.
+AGENT_TIMEOUT_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
+# A call that so many agents have died of is given up, if it has also waited for AGENT_TIMEOUT_S: an operator may kill
+# several agents in quick succession.
 MOST_TRIES = 3
-LOOK_EVERY_S = 2.0
-QUIET_FOR_S = 90.0
+SILENCE_TIMEOUT_S = 90.0
 ABANDONED_AFTER_S = 20.0
 LIST = "/v1.PodResourcesLister/List"
-LIST_AGAIN_AFTER_S = 0.015  # the kubelet answers 100 calls a second, ten at once, and refuses the others
+LIST_RETRY_S = 0.015  # the kubelet answers 100 calls a second, in bursts of ten, and refuses the others
 
 
 @dataclass(slots=True)
@@ -52,7 +51,7 @@ class _Pending:
 
 
 class Relay:
-    """The calls under way. ``lost`` is when the agent was lost, on the event loop's clock; None while it is there."""
+    """The kubelet's pending calls. ``lost`` is when the agent was lost, on the event loop's clock; None if it runs."""
 
     def __init__(self) -> None:
         self.lost: float | None = None
@@ -72,10 +71,10 @@ class Relay:
             self._agent, self.lost = None, asyncio.get_running_loop().time()
 
     async def call(self, method: str, resource: str, body: bytes) -> bytes:
-        """Return the agent's answer to a call of the kubelet.
+        """Return the agent's response to a call of the kubelet.
 
         Raises:
-            RefusedError: the agent refuses it, or has been away for too long.
+            RefusedError: the agent refuses the call, or no agent has run for too long.
         """
         loop = asyncio.get_running_loop()
         self._last += 1
@@ -84,7 +83,7 @@ class Relay:
         try:
             self._send(pending)
             while not pending.answer.done():
-                left = AWAY_FOR_S if self.lost is None else self.lost + AWAY_FOR_S - loop.time()
+                left = AGENT_TIMEOUT_S if self.lost is None else self.lost + AGENT_TIMEOUT_S - loop.time()
                 if left <= 0:
                     raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the agent of this node does not run")
                 await asyncio.wait((pending.answer,), timeout=left)
@@ -93,7 +92,7 @@ class Relay:
             del self._pending[pending.call.number]
 
     def answer(self, message: CallAnswer | CallRefused) -> None:
-        """Hand on the agent's answer to a call; the kubelet may have given the call up by now."""
+        """Complete a call with the agent's answer, unless the kubelet has given the call up."""
         pending = self._pending.get(message.number)
         if pending is None or pending.answer.done():
             return
@@ -107,7 +106,7 @@ class Relay:
         if self._agent is None:
             return
         waited = asyncio.get_running_loop().time() - pending.since
-        if pending.tries >= MOST_TRIES and waited >= AWAY_FOR_S:
+        if pending.tries >= MOST_TRIES and waited >= AGENT_TIMEOUT_S:
             log.error("%s of %s is given up: no agent has survived it", pending.call.method, pending.call.resource)
             error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
             pending.answer.set_exception(error)
@@ -117,31 +116,32 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
+    """Return the kubelet's ListPodResourcesResponse; None if it does not answer within so many seconds."""
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
-    last = "no answer"
+    problem = "no answer"
     try:
         async with asyncio.timeout(within):
             while True:
                 try:
                     return await ask(b"")
                 except grpc.aio.AioRpcError as error:
-                    last = error.details() or error.code().name
-                await asyncio.sleep(LIST_AGAIN_AFTER_S)
+                    problem = error.details() or error.code().name
+                await asyncio.sleep(LIST_RETRY_S)
     except TimeoutError:
-        log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
+        log.warning("the kubelet has not listed its devices within %s s: %s", within, problem)
         return None
 
 
 class AbandonedError(Exception):
-    """The gateway that took over from this one is gone: the node needs one that starts anew."""
+    """The gateway that took over from this one is gone: the node needs a gateway that starts anew."""
 
 
 class Gateway:
     """Serves one kubelet with one agent after the other: ``attend`` each, while ``run`` runs.
 
-    ``device_plugins`` is the kubelet's directory of plugins' sockets, ``pod_resources`` its socket of that service.
-    ``in_charge`` says whether an agent has taken charge of the node by now.
+    What the agent asks for is only recorded; the loop of ``run`` does it. ``device_plugins`` is the kubelet's
+    directory of plugins' sockets, ``pod_resources`` its PodResources socket. ``in_charge``: an agent has taken charge
+    of the node.
     """
 
     def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
@@ -150,11 +150,12 @@ class Gateway:
         self._relay = Relay()
         # One for good: each that is made and closed costs memory that gRPC does not give back.
         self._pod_resources = grpc.aio.insecure_channel(f"unix:{pod_resources}", options=CLIENT_OPTIONS)
-        self._registrar = Registrar(
-            device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
-        )
+        self._watch = SocketWatch(device_plugins)
+        self._registrar = Registrar(device_plugins, self._relay.call, self._send_state)
         self._claims = ClaimsPlugin(pod_resources.parent.parent / REGISTRY, self._relay.call)
         self._agent: MessageChannel[FromAgent] | None = None
+        self._charge_requested = False
+        self._other_seen: float | None = None  # when the gateway that took over was last seen
         self._starts = 0
         self._others = False
         self._sent = State()
@@ -165,106 +166,99 @@ class Gateway:
         Raises:
             AbandonedError: nobody serves the node any more.
         """
-        serving = asyncio.get_running_loop().create_task(self._registrar.run())
         try:
-            await self._supervise(serving)
+            while True:
+                await self._reconcile()
+                await self._watch.changed(self._registrar.pause)
         finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await self._claims.stop()
+            self._watch.close()
+            await self._stop_serving()
 
-    async def _supervise(self, serving: "asyncio.Task[None]") -> None:
-        """Withdraw all resources if no agent comes back: pods would wait for it, and fail one by one."""
-        loop = asyncio.get_running_loop()
-        served = loop.time()
-        while True:
-            await asyncio.wait((serving,), timeout=LOOK_EVERY_S)
-            if serving.done():
-                serving.result()
-            now = loop.time()
-            if self._relay.lost is not None and now - self._relay.lost > AWAY_FOR_S:
-                await self._registrar.withdraw()
-            await self._claims.reconcile(in_charge=not self._registrar.stood_down)
-            if not self._registrar.stood_down or self._registrar.others():
-                served = now
-            elif now - served > ABANDONED_AFTER_S:
+    async def _reconcile(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._charge_requested and not self.in_charge:
+            await self._take_charge()
+        if self.in_charge and not self._node_lock.is_held:
+            if self._other_seen is None:
+                log.warning("a younger gateway has taken over; this one serves no more")
+                await self._stop_serving()
+            if self._other_seen is None or self._registrar.has_others():
+                self._other_seen = now
+            elif now - self._other_seen > ABANDONED_AFTER_S:
                 raise AbandonedError("the gateway that took over is gone")
+            return
+        if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
+            self._registrar.advertise((), {})  # otherwise pods would wait for an agent, and fail one by one
+        await self._registrar.reconcile()
+        await self._claims.reconcile()
+        self._send_state()
+
+    async def _take_charge(self) -> None:
+        try:
+            self._node_lock.acquire()
+        except OSError:
+            log.exception("cannot acquire the lock on the node; the agent is restarted")
+            if self._agent is not None:
+                self._agent.close()
+            return
+        await self._registrar.sweep()
+        self.in_charge = True
+        self._send_state()
+
+    async def _stop_serving(self) -> None:
+        await asyncio.gather(self._registrar.stop(), self._claims.stop())
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it hangs up, or is to be ended because it hangs."""
+        """Serve one agent until it hangs up, sends no valid message, or is silent for too long.
+
+        An agent that works asks for the pods' devices again and again.
+        """
         self._starts += 1
-        self._others = not self.in_charge and self._registrar.others()
+        self._others = not self.in_charge and self._registrar.has_others()
         agent = self._agent = to_agent(reader, writer)
         self._sent = State()
         self._send_state()
-        requests: asyncio.Queue[TakeCharge | Advertise | ServeClaims] = asyncio.Queue()
-        tasks = {asyncio.create_task(self._serve_requests(agent, requests))}
+        lists: set[asyncio.Task[None]] = set()
+        messages = aiter(agent.messages())
         try:
-            await self._receive(agent, requests, tasks)
+            while True:
+                async with asyncio.timeout(SILENCE_TIMEOUT_S):
+                    message = await anext(messages, None)
+                match message:
+                    case None:
+                        return
+                    case CallAnswer() | CallRefused():
+                        self._relay.answer(message)
+                    case ListDevices(number, within):
+                        task = asyncio.create_task(self._list(agent, number, within))
+                        lists.add(task)
+                        task.add_done_callback(lists.discard)
+                    case TakeCharge():
+                        self._charge_requested = True
+                        self._watch.wake()
+                    case Advertise(resources, changed):
+                        self._relay.connect(agent)
+                        self._registrar.advertise(resources, changed)
+                        self._watch.wake()
+                    case ServeClaims(health):
+                        self._relay.connect(agent)
+                        self._claims.set_health(health)
+                        self._watch.wake()
         except msgspec.MsgspecError as error:
-            log.error("the agent says what is not understood: %s", error)
+            log.error("invalid message from the agent: %s", error)
         except TimeoutError:
-            log.error("the agent has said nothing for %d s", QUIET_FOR_S)
+            log.error("no message from the agent for %d s", SILENCE_TIMEOUT_S)
         finally:
+            self._charge_requested = False
             self._relay.disconnect()
             agent.close()
             self._agent = None
-            for task in tasks:
+            for task in lists:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _receive(
-        self,
-        agent: MessageChannel[FromAgent],
-        requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]",
-        tasks: "set[asyncio.Task[None]]",
-    ) -> None:
-        """Handle an agent's messages until it hangs up.
-
-        Raises:
-            TimeoutError: it hangs; one that works asks for the pods' devices again and again.
-        """
-        messages = aiter(agent.messages())
-        while True:
-            async with asyncio.timeout(QUIET_FOR_S):
-                message = await anext(messages, None)
-            match message:
-                case None:
-                    return
-                case CallAnswer() | CallRefused():
-                    self._relay.answer(message)
-                case ListDevices(number, within):
-                    task = asyncio.create_task(self._list(agent, number, within))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
-                case request:
-                    requests.put_nowait(request)
+            await asyncio.gather(*lists, return_exceptions=True)
 
     async def _list(self, agent: MessageChannel[FromAgent], number: int, within: float) -> None:
         agent.send(Listed(number, await list_pod_resources(self._pod_resources, within)))
-
-    async def _serve_requests(
-        self, agent: MessageChannel[FromAgent], requests: "asyncio.Queue[TakeCharge | Advertise | ServeClaims]"
-    ) -> None:
-        """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
-        try:
-            while True:
-                match await requests.get():
-                    case TakeCharge():
-                        if not self.in_charge:
-                            self._node_lock.take()
-                            await self._registrar.sweep()
-                            self.in_charge = True
-                        self._send_state()
-                    case Advertise(resources, changed):
-                        self._relay.connect(agent)
-                        await self._registrar.advertise(resources, changed)
-                    case ServeClaims(health):
-                        self._relay.connect(agent)
-                        await self._claims.serve(health)
-        except Exception:
-            log.exception("what the agent wants cannot be done; another one is to try")
-            agent.close()
 
     def _send_state(self) -> None:
         registrar = self._registrar

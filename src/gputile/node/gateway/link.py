@@ -1,7 +1,7 @@
 """Defines what gateway and agent share: the messages on their socket, and the lock on the node.
 
-Both ends come from one installation and are started together, so there is one version. A message is its length in
-four bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.
+Both come from one installation and start together, so the messages have no version. A message is its length in four
+bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ import msgspec
 from gputile.support.files import read_whole, write_whole
 
 LINK: Final = "GPUTILE_GATEWAY_FD"
-"""The environment variable that tells the agent the file descriptor of its end."""
-CONNECT_WITHIN_S = 0.2
+"""The environment variable with the file descriptor of the agent's end."""
+CONNECT_TIMEOUT_S = 0.2
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
 _LOCK_MOST_BYTES = 4096
 
 
 class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
-    """From the agent: it is ready to serve the node; agents of other gateways are to release it."""
+    """From the agent: make agents of other gateways release the node."""
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
-    """From the agent: all ``resources`` to register, and the ListAndWatchResponse of each whose devices ``changed``."""
+    """From the agent: all ``resources`` to register; ``changed`` has the ListAndWatchResponse of those that changed."""
 
     resources: tuple[str, ...]
     changed: dict[str, bytes]
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """From the agent: serve as a DRA driver, with this NodeWatchResourcesResponse; None to serve as none."""
+    """From the agent: serve as a DRA driver with this NodeWatchResourcesResponse; None: stop."""
 
     health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """From the agent: PodResources' List, within so many seconds."""
+    """From the agent: call List of PodResources, within so many seconds."""
 
     number: int
     within: float
@@ -66,9 +66,9 @@ class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
 class State(msgspec.Struct, frozen=True, tag="state"):
     """From the gateway, when it changes.
 
-    ``in_charge``: no other gateway serves the node. ``registered``: the kubelet has taken all resources. ``epoch``:
-    when the present kubelet was first seen, by CLOCK_MONOTONIC, in seconds. ``starts``: how many agents were started.
-    ``others``: another gateway served the node when this agent came. ``listening``: the kubelet hears each resource.
+    ``in_charge``: no other gateway serves the node. ``registered``: the kubelet has registered all resources, and is
+    ``listening`` to each. ``epoch``: when the present kubelet was first seen, by CLOCK_MONOTONIC, in seconds.
+    ``starts``: how many agents were started. ``others``: another gateway served the node when this agent started.
     """
 
     in_charge: bool = False
@@ -89,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """From the gateway: the ListPodResourcesResponse that was asked for; None where the kubelet gave none in time."""
+    """From the gateway: the ListPodResourcesResponse for ``ListDevices``; None if the kubelet sent none in time."""
 
     number: int
     body: bytes | None
@@ -120,7 +120,7 @@ class MessageChannel(Generic[Received]):
         """Yield what the other end sends, until it hangs up.
 
         Raises:
-            msgspec.MsgspecError: it sent something else than a message.
+            msgspec.MsgspecError: it sent an invalid message.
         """
         while True:
             try:
@@ -143,37 +143,37 @@ def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Me
 
 
 class NodeLock:
-    """Decides who serves the node when two gateways run for a moment, as in an upgrade: the one that took it last.
+    """Decides which of two gateways serves the node, as in an upgrade: the one that acquired the lock last.
 
-    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` is theirs alone.
+    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` identifies the two.
     """
 
     def __init__(self, file: Path, token: str) -> None:
         self._file = file
         self._token = token.encode()
-        self._mine = True
+        self._held = True
 
-    def take(self) -> None:
-        """Take the lock from any holder.
+    def acquire(self) -> None:
+        """Take the lock, from any other holder.
 
         Raises:
             OSError: it cannot be written.
         """
         write_whole(self._file, self._token)
-        self._mine = True
+        self._held = True
 
     @property
-    def mine(self) -> bool:
-        """Whether nobody else took the lock since; unchanged where the file cannot be read."""
+    def is_held(self) -> bool:
+        """Whether nobody else has acquired the lock since; unchanged if the file cannot be read."""
         with contextlib.suppress(OSError):
-            self._mine = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
-        return self._mine
+            self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
+        return self._held
 
 
-def answers(path: Path) -> bool:
-    """Return whether a process listens at the socket ``path``; one that died leaves its socket behind."""
+def has_listener(path: Path) -> bool:
+    """Return whether a process listens on the socket ``path``; a process that died leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(CONNECT_WITHIN_S)
+        client.settimeout(CONNECT_TIMEOUT_S)
         try:
             client.connect(str(path))
         except OSError:

@@ -1,10 +1,10 @@
-"""Keeps every resource registered with the kubelet through its restarts and the loss of sockets.
+"""Keeps resources registered with the kubelet, through its restarts and the loss of sockets.
 
-A kubelet that starts removes all sockets of its device plugin directory and makes its own anew, so its socket's inode
-tells a new kubelet, and a plugin whose socket is gone serves on a new one. inotify(7) tells that at once: the kubelet
-admits its pods right afterwards, and fails for good those whose devices are not registered by then. A plugin that the
-kubelet does not listen to although it registered does so again. A kubelet that never answers is asked at growing
-intervals.
+A kubelet that starts removes all sockets from its device plugin directory and creates its own anew. So the inode of its
+socket identifies a kubelet, and a plugin whose socket is gone serves on a new one. inotify(7) reports that at once: the
+kubelet admits pods right afterwards, and fails those for good whose devices are not registered by then. A plugin that
+has registered, and to which the kubelet does not listen, registers again. A kubelet that does not answer is tried at
+growing intervals.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import TypeAlias
 import grpc
 
 from gputile.api.quantity import MIB
-from gputile.node.gateway.link import answers
+from gputile.node.gateway.link import has_listener
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -34,30 +34,30 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # the socket's path, percent-encoded, is refused by strict servers
+    ("grpc.default_authority", "localhost"),  # strict servers refuse the socket's path, percent-encoded
     ("grpc.max_receive_message_length", 16 * MIB),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 100),  # a kubelet that has restarted is asked at once
+    ("grpc.max_reconnect_backoff_ms", 100),  # connect at once to a kubelet that has restarted
 )
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 16 * MIB),  # GetPreferredAllocation can name each device twice
 )
-LOOK_EVERY_S = 1.5
-ANSWER_WITHIN_S = 5.0
-LAST_ANSWERS_WITHIN_S = 1.0
-HAND_OVER_WITHIN_S = 3.0
-LOOK_FOR_OLDER_EVERY_S = 0.05
-LISTEN_WITHIN_S = 5.0  # from registration to the kubelet's ListAndWatch
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet's socket is there a moment before anybody listens
+RECONCILE_EVERY_S = 1.5
+REGISTER_TIMEOUT_S = 5.0
+STOP_GRACE_S = 1.0
+HAND_OVER_TIMEOUT_S = 3.0
+HAND_OVER_POLL_S = 0.05
+LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet creates its socket a moment before it accepts connections
 
 Carry = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Carries a call to the agent: method, resource and request in, the answer out; it raises RefusedError."""
+"""Carries a call to the agent: method, resource and request in, the response out; raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
-Identity = tuple[int, int, int]
+KubeletIdentity = tuple[int, int, int]
 
 
 class RefusedError(Exception):
@@ -69,12 +69,13 @@ class RefusedError(Exception):
 
 
 class KubeletSocket:
-    """A gRPC server for the kubelet, which carries calls to the agent as bytes and streams the latest ``message``.
+    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the latest ``message``.
 
-    It has a socket for each ``subject``, since few calls name the resource. The socket's name is never used twice: a
-    server that stops gracefully removes its socket's name, also when another server has taken it over by then.
+    Each ``subject`` (a resource, or the DRA driver) has a socket of its own, since few calls name the resource. A
+    socket's name is never used twice: a server that stops gracefully unlinks its name, even if another server has
+    bound it since.
 
-    ``streams`` counts the kubelets that listen; ``on_listen`` is called when one begins to.
+    ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
     """
 
     def __init__(self, subject: str, carry: Carry, on_listen: Callable[[], None] = lambda: None) -> None:
@@ -88,12 +89,12 @@ class KubeletSocket:
         self._server: grpc.aio.Server | None = None
 
     @property
-    def there(self) -> bool:
-        """Whether the socket can be found: the kubelet removes all sockets when it starts."""
+    def exists(self) -> bool:
+        """Whether the socket's file exists: the kubelet removes all sockets when it starts."""
         return self.path is not None and self.path.exists()
 
-    async def serve_on(self, path: Path, services: Mapping[str, Handlers]) -> None:
-        """Serve anew on a socket ``path``; nothing is served where it cannot be made."""
+    async def serve(self, path: Path, services: Mapping[str, Handlers]) -> None:
+        """Serve on a new socket ``path``; logs an error if it cannot be created."""
         await self.stop()
         self.path = path
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -103,7 +104,7 @@ class KubeletSocket:
         try:
             self._server.add_insecure_port(f"unix:{path}")
             await _completed(self._server.start())
-        except (OSError, RuntimeError) as error:  # gRPC's word for a socket that cannot be made
+        except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError if it cannot create a socket
             log.error("cannot serve %s: %s", self.subject, error)
             await self.stop()
 
@@ -111,7 +112,7 @@ class KubeletSocket:
         server, self._server, self.path = self._server, None, None
         if server is not None:
             self._wake_streams()
-            await _completed(server.stop(grace=LAST_ANSWERS_WITHIN_S))
+            await _completed(server.stop(grace=STOP_GRACE_S))
 
     def announce(self, message: bytes) -> None:
         """Send a message to all streams, present and future."""
@@ -147,23 +148,19 @@ class KubeletSocket:
 
 
 async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish what a cancellation must not leave half done: such a server keeps its socket, and cannot be stopped."""
-    doing = asyncio.ensure_future(work)
+    """Finish ``work`` even if cancelled: a server that is half started keeps its socket and cannot be stopped."""
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(doing)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        await doing
+        await task
         raise
 
 
 class Plugin(KubeletSocket):
-    """Serves one resource to the kubelet. ``registered_at`` is when the present kubelet took this socket.
-
-    No stream means that nobody knows this resource.
-    """
+    """Serves one resource to the kubelet. ``registered_at`` is when the present kubelet registered this socket."""
 
     registered_at: float | None = None
-    _was_heard = False
 
     async def start(self, directory: Path) -> None:
         name = self.subject.rpartition("/")[2].replace("+", ".")
@@ -172,25 +169,14 @@ class Plugin(KubeletSocket):
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.stream),
             **self.relayed(RELAYED),
         }
-        path = directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock"
-        await self.serve_on(path, {SERVICE: handlers})
+        await self.serve(directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock", {SERVICE: handlers})
 
     async def stop(self) -> None:
-        self.registered_at, self._was_heard = None, False
+        self.registered_at = None
         await super().stop()
 
-    def check_listening(self, now: float) -> None:
-        """Register again if the kubelet does not listen any more, or never began to."""
-        if self.streams:
-            self._was_heard = True
-            return
-        overdue = self.registered_at is not None and now - self.registered_at > LISTEN_WITHIN_S
-        if self._was_heard or overdue:
-            log.warning("the kubelet does not listen to %s; registering again", self.subject)
-            self.registered_at, self._was_heard = None, False
-
     async def register(self, kubelet: grpc.aio.Channel) -> str | None:
-        """Register with the kubelet; return why that failed, None if it did not."""
+        """Register with the kubelet; return the reason if that fails."""
         path = self.path
         request = pb.RegisterRequest(
             version=VERSION, endpoint=path.name if path else "", resource_name=self.subject, options=OPTIONS
@@ -198,12 +184,11 @@ class Plugin(KubeletSocket):
         register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
         register = kubelet.unary_unary(REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString)
         try:
-            await register(request, timeout=ANSWER_WITHIN_S)
+            await register(request, timeout=REGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             return error.details() or error.code().name
-        if path == self.path:  # not stopped meanwhile
-            self.registered_at = asyncio.get_running_loop().time()
-            log.info("registered %s", self.subject)
+        self.registered_at = asyncio.get_running_loop().time()
+        log.info("registered %s", self.subject)
         return None
 
     async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature
@@ -213,113 +198,93 @@ class Plugin(KubeletSocket):
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
-    ``registered`` says whether the kubelet has taken all of them, ``epoch`` when a new kubelet was last seen, on the
-    event loop's clock; ``changed`` is called when either is another. When it is no longer ``in_charge`` it
-    serves nothing more, and has ``stood_down``.
+    ``advertise`` sets what to serve, and ``reconcile`` alone starts and stops servers; the caller calls it again
+    after ``pause`` seconds, or when sockets change. ``epoch`` is when the present kubelet was first seen, on the event
+    loop's clock. ``on_change`` is called when ``epoch`` or ``listening`` changes.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        carry: Carry,
-        in_charge: Callable[[], bool] = lambda: True,
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.registered = False
+    def __init__(self, directory: Path, carry: Carry, on_change: Callable[[], None] = lambda: None) -> None:
         self.epoch = 0.0
-        self.stood_down = False
         self._directory = directory
         self._carry = carry
-        self._in_charge = in_charge
-        self._changed = changed
+        self._on_change = on_change
         self._plugins: dict[str, Plugin] = {}
-        self._kubelet: Identity | None = None
-        self._pause = 0.0  # after the last try to register, which failed; 0 if it did not
+        self._withdrawn: list[Plugin] = []
+        self._kubelet: KubeletIdentity | None = None
+        self._pause = 0.0  # after the last registration; 0 if it succeeded
         self._next_try = 0.0
-        self._watch = SocketWatch(directory)
 
-    async def sweep(self) -> None:
-        """Wait until an older gateway has removed its sockets, and remove those of one that has died."""
-        for _ in range(int(HAND_OVER_WITHIN_S / LOOK_FOR_OLDER_EVERY_S)):
-            left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
-            for path in left:
-                if not answers(path):
-                    path.unlink(missing_ok=True)
-            if not any(path.exists() for path in left):
-                return
-            await asyncio.sleep(LOOK_FOR_OLDER_EVERY_S)
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has registered all resources."""
+        return bool(self._plugins) and all(plugin.registered_at is not None for plugin in self._plugins.values())
 
     @property
     def listening(self) -> bool:
+        """Whether the kubelet listens to all resources."""
         return bool(self._plugins) and all(plugin.streams for plugin in self._plugins.values())
 
-    def others(self) -> bool:
+    @property
+    def pause(self) -> float:
+        left = self._next_try - asyncio.get_running_loop().time()
+        return left if 0 < left < RECONCILE_EVERY_S else RECONCILE_EVERY_S
+
+    def has_others(self) -> bool:
         """Return whether another gateway serves the kubelet."""
         own = {plugin.path for plugin in self._plugins.values()}
         found = self._directory.glob(f"{SOCKET_PREFIX}*.sock")
-        return any(path not in own and answers(path) for path in found)
+        return any(path not in own and has_listener(path) for path in found)
 
-    async def run(self) -> None:
-        try:
-            while True:
-                await self.reconcile()
-                pause = self._next_try - asyncio.get_running_loop().time()
-                await self._watch.changed(pause if 0 < pause < LOOK_EVERY_S else LOOK_EVERY_S)
-        finally:
-            self._watch.close()
-            await self._remove(list(self._plugins))
+    async def sweep(self) -> None:
+        """Wait until an older gateway has removed its sockets; remove those of a gateway that has died."""
+        for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
+            left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
+            for path in left:
+                if not has_listener(path):
+                    path.unlink(missing_ok=True)
+            if not any(path.exists() for path in left):
+                return
+            await asyncio.sleep(HAND_OVER_POLL_S)
 
-    async def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
-        """Serve just these ``resources``, those that ``changed`` with this ListAndWatchResponse."""
-        # Without its socket the kubelet counts a resource as gone.
-        await self._remove([resource for resource in self._plugins if resource not in resources])
+    def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
+        """Serve exactly ``resources``; ``changed`` has the new ListAndWatchResponse of those whose devices changed."""
+        self._withdrawn += [self._plugins.pop(name) for name in self._plugins.keys() - set(resources)]
         for resource in resources:
             if resource not in self._plugins:
-                self._plugins[resource] = Plugin(resource, self._carry, self._changed)
-                self._watch.wake()
+                self._plugins[resource] = Plugin(resource, self._carry, self._on_change)
             if resource in changed:
                 self._plugins[resource].announce(changed[resource])
 
-    async def withdraw(self) -> None:
+    async def stop(self) -> None:
         """Stop serving all resources until they are advertised again."""
-        self.registered = False
-        await self._remove(list(self._plugins))
+        self.advertise((), {})
+        await self._stop_withdrawn()
 
     async def reconcile(self) -> None:
-        if not self._in_charge():
-            if not self.stood_down:
-                log.warning("a younger gateway has taken over; this one serves no more")
-                self.stood_down = True
-                await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
-            return
-        now, identity = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
-        if identity != self._kubelet:
-            self._kubelet, self.epoch = identity, now
+        await self._stop_withdrawn()
+        now, kubelet = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
+        if kubelet != self._kubelet:
+            self._kubelet, self.epoch = kubelet, now
             for plugin in self._plugins.values():
                 plugin.registered_at = None
             self._pause = self._next_try = 0.0
-            self._changed()
-        await asyncio.gather(*(self._serve(p) for p in tuple(self._plugins.values()) if not p.there))
-        for plugin in self._plugins.values():
-            plugin.check_listening(now)
-        if identity is None or now < self._next_try:
-            return
-        waiting = [p for p in self._plugins.values() if p.there and p.registered_at is None]
-        if waiting:
-            await self._register(waiting, now)
-        plugins = self._plugins.values()
-        if plugins and not self.registered and all(p.registered_at is not None for p in plugins):
-            self.registered = True
-            self._changed()
-
-    async def _serve(self, plugin: Plugin) -> None:
+            self._on_change()
         if self._directory.is_dir():
-            await plugin.start(self._directory)
-        if self._plugins.get(plugin.subject) is not plugin:
-            await plugin.stop()  # no longer advertised
+            lost = [plugin for plugin in self._plugins.values() if not plugin.exists]
+            await asyncio.gather(*(plugin.start(self._directory) for plugin in lost))
+        for plugin in self._plugins.values():
+            registered_at = plugin.registered_at
+            if registered_at is not None and not plugin.streams and now - registered_at > LISTEN_TIMEOUT_S:
+                log.warning("the kubelet does not listen to %s; registering again", plugin.subject)
+                plugin.registered_at = None
+        unregistered = [p for p in self._plugins.values() if p.exists and p.registered_at is None]
+        if unregistered and kubelet is not None and now >= self._next_try:
+            await self._register(unregistered, now)
 
-    async def _remove(self, resources: Sequence[str]) -> None:
-        await asyncio.gather(*(plugin.stop() for plugin in [self._plugins.pop(name) for name in resources]))
+    async def _stop_withdrawn(self) -> None:
+        """Remove the sockets of resources that are no longer advertised: the kubelet then drops their devices."""
+        withdrawn, self._withdrawn = self._withdrawn, []
+        await asyncio.gather(*(plugin.stop() for plugin in withdrawn))
 
     async def _register(self, plugins: Sequence[Plugin], now: float) -> None:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
@@ -332,10 +297,10 @@ class Registrar:
         self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._next_try = now + self._pause
         resource, problem = next(iter(failed.items()))
-        log.warning("the kubelet does not take %s: %s; again in %s s", resource, problem, self._pause)
+        log.warning("the kubelet does not register %s: %s; trying again in %s s", resource, problem, self._pause)
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: Path) -> KubeletIdentity | None:
     try:
         stat = path.stat()
     except OSError:
@@ -348,7 +313,7 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for sockets that come and go. Where that fails, waiting is just waiting."""
+    """Watches a directory for sockets that are created or removed. If it cannot be watched, ``changed`` just waits."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -357,7 +322,7 @@ class SocketWatch:
         self._descriptor = -1
 
     async def changed(self, within: float) -> None:
-        """Wait for a change, for at most so many seconds."""
+        """Wait for a change, at most ``within`` seconds."""
         self._watch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -380,7 +345,7 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        # Once more is nothing, but where the directory was made anew.
+        # Adding a watch again changes nothing, unless the directory was created anew.
         self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:

@@ -1,1 +1,1 @@
-"""Sets up, limits and tests what the library of native/ enforces on a container."""
+"""Installs the library of native/ in containers, writes its limits, and tests that they hold."""

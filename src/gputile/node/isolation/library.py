@@ -1,12 +1,12 @@
-"""Finds the library of native/, and tells how it and its limits get into a container.
+"""Finds and installs the library of native/, and encodes its limits.
 
-It is loaded by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program of the
-container, whatever its environment says, and without CAP_SYS_ADMIN nobody inside can take the mount away. The
-variable LD_PRELOAD would be gone with the first `env -i`. The loader of Nix is made to read another file instead.
+A container loads it by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program,
+whatever its environment, and without CAP_SYS_ADMIN nobody in the container can remove the mount. The variable
+LD_PRELOAD would be gone with the first `env -i`. The loader of Nix reads another file instead.
 
-The limits are lines, since the library has no JSON parser and needs none; native/accounting/limits.h says what they
-mean. They are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of
-the container map (native/accounting/shared_usage.c); an empty one is all zeros.
+The limits are lines of text, since the library has no JSON parser; native/accounting/limits.h describes them. The agent
+writes them, and they are mounted read-only. Usage is a file of fixed size that all processes of the container map
+(native/accounting/shared_usage.c), all zeros at first.
 """
 
 import hashlib
@@ -32,27 +32,23 @@ _MOST_BYTES = 64 * MIB
 
 
 class LibraryMissing(RuntimeError):
-    """This install of gputile has no library."""
+    """This installation of gputile has no library."""
 
 
 class LibraryNotLoadable(RuntimeError):
-    """The library is where a container's loader would ignore it."""
+    """A container's loader would ignore the library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The library on a node: the file itself, and the one that tells the loader to load it."""
+    """The library on a node, and the file ld.so.preload that names it."""
 
     library: Path
     preload: Path
 
 
 def library_path() -> Path:
-    """Return the library of this install.
-
-    Raises:
-        LibraryMissing: gputile was installed without a C compiler.
-    """
+    """Raises LibraryMissing if gputile was installed without a C compiler."""
     path = Path(__file__).with_name(NAME)
     if not path.exists():
         raise LibraryMissing(
@@ -63,9 +59,9 @@ def library_path() -> Path:
 
 
 def place_in(directory: Path, content: bytes) -> Installed:
-    """Return where a library with this content belongs under ``directory``: each version has its own place.
+    """Return where a library with this content is installed under ``directory``: each version has its own directory.
 
-    Containers keep the one that they started with, and a new one changes none.
+    So a new version changes nothing for containers that have started.
     """
     return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
 
@@ -75,18 +71,18 @@ def place_named(directory: Path, version: str) -> Installed:
 
 
 def install(installed: Installed, content: bytes) -> None:
-    """Have the library at its place, and what loads it: what is there already is read, and replaced if it is not that.
+    """Install the library and its ld.so.preload, unless they are there.
 
-    A library of the version that its place is named by stays; where it is missing or damaged, ``content`` goes there.
+    A library of the version that its directory names stays; a missing or damaged one is replaced by ``content``.
 
     Raises:
-        OSError: one of the files cannot be read or written.
+        OSError: a file cannot be read or written.
     """
-    place = installed.library.parent
-    if not place.is_dir():
-        place.mkdir(parents=True, exist_ok=True)
+    directory = installed.library.parent
+    if not directory.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
     found = _content(installed.library)
-    if found is None or (found != content and place_in(place.parent, found) != installed):
+    if found is None or (found != content and place_in(directory.parent, found) != installed):
         _replace(installed.library, content)
     loads = f"{CONTAINER_LIBRARY}\n".encode()
     if _content(installed.preload) != loads:
@@ -94,14 +90,14 @@ def install(installed: Installed, content: bytes) -> None:
 
 
 def must_be_loadable(installed: Installed) -> None:
-    """Check that no flag of the library's file system keeps it from being loaded (mount(8), ``noexec``).
+    """Check that the library's file system is not mounted ``noexec`` (mount(8)).
 
-    A container's mount of it has that flag too, always so in a user namespace. The loader then says that the library
-    cannot be preloaded, and runs the program without it.
+    A container's mount of the library inherits that flag. The loader then reports that the library cannot be preloaded,
+    and runs the program without it.
 
     Raises:
         LibraryNotLoadable: the file system is mounted ``noexec``.
-        OSError: it cannot be looked at.
+        OSError: its flags cannot be read.
     """
     directory = installed.library.parent
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
@@ -120,7 +116,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove an empty directory in the place of a file: containerd makes one where the source of a mount is missing.
+    """Remove an empty directory at the path of a file: containerd creates one if the source of a mount is missing.
 
     Raises:
         OSError: it is not empty.
@@ -141,7 +137,7 @@ _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """What a container may have of one GPU: MiB of memory, percent of time (0: no share of its own)."""
+    """A container's limit on one GPU: MiB of memory, percent of time (0: no share of its own)."""
 
     uuid: str
     mib: int
@@ -151,16 +147,15 @@ class GpuLimit:
 def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
     """Return the content of a limits file.
 
-    ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
-    that contexts and modules are charged to a process on a GPU where that is not known exactly; None leaves it to the
-    library.
+    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is the most that a
+    process is charged for contexts and modules on a GPU on which these cannot be measured; None: the library's default.
 
     Raises:
         ValueError: there are no GPUs, or too many, or one has no UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
-        raise ValueError(f"limits are of 1 to {native_layouts.MOST_GPUS} GPUs with a UUID each: {known}")
+        raise ValueError(f"limits are for 1 to {native_layouts.MOST_GPUS} GPUs with a UUID each: {known}")
     lines = [f"{native_layouts.LIMITS_NAME} {native_layouts.LIMITS_VERSION}"]
     if overhead_mib is not None:
         lines.append(f"{native_layouts.LIMITS_OVERHEAD} {overhead_mib}")

@@ -1,12 +1,12 @@
-"""Uses a GPU as a CUDA program, so that a self-test can see what the library lets it have.
+"""Uses a GPU as a CUDA program does, so that a self-test can measure what the library permits.
 
-``python -m gputile.node.isolation.probe memory WAY MIB`` takes all the memory that it can get in one way: it asks for
-MIB in pieces and prints how many it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy and
+``python -m gputile.node.isolation.probe memory WAY MIB`` allocates as much memory as it can in one way: it asks for MIB
+in pieces and prints how much it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy and
 prints how often a second it filled memory, which every driver can do without a kernel.
 
-It runs in a process of its own, under the library, on the first GPU that it sees. Once it has a context it prints a
-line and waits for one, so that several can begin at once. It uses the driver API as cuda.h describes it, so it runs on
-a real driver and on the simulated one.
+It runs in a process of its own, with the library, on the first visible GPU. Once it has a context it prints a line and
+waits for one, so that several probes start together. It uses the driver API of cuda.h, and so runs on a real driver
+and on the simulated one.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
-PIECE_MIB: Final = 32  # what a real driver takes at least for a pool, and for each allocation node of a graph
+PIECE_MIB: Final = 32  # the granularity of a real driver for a pool, and for an allocation node of a graph
 _PIECE: Final = PIECE_MIB << 20
 _OUT_OF_MEMORY: Final = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _ON_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
@@ -83,21 +83,21 @@ WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
 }
 
 
-def take(cuda: ctypes.CDLL, way: str, mib: int) -> int:
-    """Take memory until it is refused, print how much that was, and hold it; return the driver's last answer."""
+def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
+    """Allocate memory until it is refused, and print how much that was; return the driver's last answer."""
     got = result = 0
     while not result and got < mib:
         result = WAYS[way](cuda)
         got += 0 if result else PIECE_MIB
-    _say(got)
+    _print(got)
     sys.stdin.readline()
     return 0 if result == _OUT_OF_MEMORY else result
 
 
 FILLED_MIB: Final = 64
 _WORDS: Final = FILLED_MIB << 18
-_BATCH: Final = 8  # fills between two events; two batches are on their way at a time
-_WARM_UP_S: Final = 0.5  # at first a container may use what it has saved up
+_BATCH: Final = 8  # fills between two events; two batches are in flight
+_WARM_UP_S: Final = 0.5  # a container first uses the burst of its ceiling
 
 
 class CudaError(RuntimeError):
@@ -110,7 +110,7 @@ def _check(result: int) -> None:
 
 
 def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
-    """Fill memory for so many seconds; return how often that was done in a second.
+    """Fill memory for ``seconds``; return the fills per second.
 
     Raises:
         CudaError: a call of the driver failed.
@@ -139,24 +139,24 @@ def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the two; return the exit code: 1 if the driver failed."""
+    """Return the exit code: 1 if the driver failed."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
     result = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context)
-    _say("ready")
+    _print("ready")
     sys.stdin.readline()
     try:
         _check(result)
         if arguments[0] == "memory":
-            _check(take(cuda, arguments[1], int(arguments[2])))
+            _check(allocate(cuda, arguments[1], int(arguments[2])))
         else:
-            _say(f"{fills_a_second(cuda, float(arguments[1])):.3f}")
+            _print(f"{fills_a_second(cuda, float(arguments[1])):.3f}")
     except CudaError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def _say(what: object) -> None:
+def _print(what: object) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""Proves on a machine that limits of memory hold, and that time on a GPU is shared as asked.
+"""Proves on a machine that limits of memory and shares of GPU time hold.
 
-Memory: a probe asks for twice the limit in each way to memory, and gets the limit. Time: probes of several containers
-keep the GPU busy, under an arbiter, side by side.
+Memory: a probe asks for twice the limit in each way to allocate memory, and must get the limit. Time: probes of several
+containers keep the GPU busy at the same time, with an arbiter.
 """
 
 import os
@@ -26,7 +26,7 @@ from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
 TOGETHER: Final = 4
-# What a probe may miss of its limit: its context, and a pool's last grain; see docs/concepts/isolation.md.
+# How far below its limit a probe may stay: a context, and a pool's granularity; see docs/concepts/isolation.md.
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
@@ -37,10 +37,7 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """What one way to memory got, in MiB; ``processes`` of one allocation shared the limit.
-
-    ``failed`` says what else went wrong.
-    """
+    """The result for one way to allocate memory; ``processes`` of one allocation shared the limit."""
 
     way: Annotated[str, described("The way to memory.")]
     processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
@@ -56,11 +53,11 @@ def memory_rows(
 ) -> Iterator[MemoryRow]:
     """Yield a row for each way, and one for each of two allocations whose processes all ask at the same time.
 
-    ``environment`` is what makes a process see the GPU with ``uuid``, alone. The two allocations have different
-    limits; each must get its own, less what a process alone was seen to miss of it, for each process.
+    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits; each must get
+    its own, less what a single process stayed below its limit, for each process.
 
     Raises:
-        LibraryMissing: this install has no library.
+        LibraryMissing: this installation has no library.
     """
     alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
     yield from alone
@@ -78,38 +75,32 @@ def _memory_rows(
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory, ExitStack() as stack:
         running = []
         for number, limit in enumerate(limits_mib):
-            place = Path(directory, str(number))
-            _make_allocation(place, encode_limits([GpuLimit(uuid, limit)]))
-            running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
+            allocation = Path(directory, str(number))
+            _make_allocation(allocation, encode_limits([GpuLimit(uuid, limit)]))
+            probe = ["memory", way, str(asked)]
+            running.append([_start_probe(probe, allocation, environment, stack) for _ in range(processes)])
         everyone = [process for group in running for process in group]
         for process in everyone:
             _go(process)
-        # Each holds what it got until all have answered.
+        # Each keeps its memory until all have answered.
         answers = [[process.stdout.readline() if process.stdout else "" for process in group] for group in running]
-        said = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
+        errors = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
     rows = []
     for group, limit, got_each in zip(running, limits_mib, answers, strict=True):
         got = sum(int(answer or 0) for answer in got_each)
-        failed = next((said[process.pid].strip() for process in group if process.returncode), "")
+        failed = next((errors[process.pid].strip() for process in group if process.returncode), "")
         holds = not failed and limit - slack_mib <= got <= limit
         rows.append(MemoryRow(way, processes, limit, asked, got, holds, failed))
     return rows
 
 
-def start_program(
-    way: str, asked_mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack
-) -> subprocess.Popen[str]:
-    """Start a probe of memory; its context is measured only where nothing else is going on."""
-    return _start_probe(["memory", way, str(asked_mib)], place, environment, stack)
-
-
 def _start_probe(
-    arguments: Sequence[str], place: Path | None, environment: Mapping[str, str], stack: ExitStack
+    arguments: Sequence[str], allocation: Path | None, environment: Mapping[str, str], stack: ExitStack
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context; one without a ``place`` has no library."""
+    """Start a probe and wait until it has its context; without an allocation it has no library."""
     variables = {**os.environ, **environment}
-    if place is not None:
-        variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
+    if allocation is not None:
+        variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
     command, pipe = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments], subprocess.PIPE
     probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     stack.enter_context(probe)
@@ -125,17 +116,16 @@ def _go(probe: subprocess.Popen[str]) -> None:
         probe.stdin.flush()
 
 
-def _make_allocation(place: Path, limits: bytes) -> None:
-    place.mkdir()
-    (place / LIMITS).write_bytes(limits)
-    (place / USAGE).write_bytes(bytes(USAGE_BYTES))
+def _make_allocation(allocation: Path, limits: bytes) -> None:
+    allocation.mkdir()
+    (allocation / LIMITS).write_bytes(limits)
+    (allocation / USAGE).write_bytes(bytes(USAGE_BYTES))
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
 
-    ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong, and
-    ``bound`` what its part must keep to: nothing where only the ratio counts, since changing turns takes time too.
+    ``bound`` is the condition on ``got``, "" if only the ratio counts, since switching turns takes time, too.
     """
 
     what: Annotated[str, described("What was measured.")]
@@ -149,18 +139,18 @@ class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProbeError(RuntimeError):
-    """A probe did not do its work."""
+    """A probe failed."""
 
 
 def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECONDS) -> Iterator[TimeRow]:
-    """Yield rows for one container alone, for two under caps, and for two by weights.
+    """Yield rows for one container alone, for two with ceilings, and for two with weights.
 
-    Each case is repeated, up to eight times, until it holds: shares over all rounds, and the best round of the one that
-    is alone, since other work on the machine slows single processes down now and then.
-    ``environment`` is what makes a process see the GPU with ``uuid``, alone.
+    Each case is repeated until it holds, at most eight times: two containers count by their mean over all rounds, one
+    alone by its best round, since other work on the machine slows single processes down now and then.
+    ``environment`` makes a process see only the GPU ``uuid``.
 
     Raises:
-        LibraryMissing: this install has no library.
+        LibraryMissing: this installation has no library.
     """
     capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
     cases = (
@@ -180,8 +170,8 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
                 rows = [TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error)) for name in names]
                 break
             rounds.append([fill / rate for fill in fills])
-            together = max if len(claims) == 1 else mean
-            rows = _judge(names, claims, wanted, [together(parts) for parts in zip(*rounds, strict=True)])
+            combine = max if len(claims) == 1 else mean
+            rows = _judge(names, claims, wanted, [combine(parts) for parts in zip(*rounds, strict=True)])
             if all(row.holds for row in rows):
                 break
         yield from rows
@@ -208,11 +198,13 @@ def _judge(
 def _arbitrated(
     directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[GpuClaim], seconds: float
 ) -> list[float]:
-    places = [directory / str(number) for number in range(len(claims))]
-    for place in places:
-        _make_allocation(place, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
-    allocations = (AssignedContainer(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
-    # In a process group of its own, as the probes are: Ctrl-C reaches only this process, which then ends them.
+    directories = [directory / str(number) for number in range(len(claims))]
+    for allocation in directories:
+        _make_allocation(allocation, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(allocation / SOCKET)))
+    allocations = (
+        AssignedContainer(str(allocation), (claim,)) for allocation, claim in zip(directories, claims, strict=True)
+    )
+    # In a process group of its own, like the probes: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
@@ -220,23 +212,23 @@ def _arbitrated(
         arbiter.stdin.write(encode_line(Assignment(tuple(allocations))))
         arbiter.stdin.flush()
         end = time.monotonic() + _WITHIN_S
-        while not all((place / SOCKET).exists() for place in places):
+        while not all((allocation / SOCKET).exists() for allocation in directories):
             if arbiter.poll() is not None or time.monotonic() > end:
-                raise ProbeError("the time arbiter does not start")
+                raise ProbeError("the arbiter does not start")
             time.sleep(0.01)
-        return _fills(environment, places, seconds)
+        return _fills(environment, directories, seconds)
     finally:
         arbiter.communicate()
 
 
-def _fills(environment: Mapping[str, str], places: Sequence[Path | None], seconds: float) -> list[float]:
-    """Return how often a second each of the probes side by side fills memory; one without a place has no library."""
+def _fills(environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float) -> list[float]:
+    """Return the fills per second of simultaneous probes; one without a allocation has no library."""
     with ExitStack() as stack:
-        probes = [_start_probe(["time", str(seconds)], place, environment, stack) for place in places]
+        probes = [_start_probe(["time", str(seconds)], allocation, environment, stack) for allocation in directories]
         for probe in probes:
             _go(probe)
-        said = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]
-    for probe, (out, err) in zip(probes, said, strict=True):
+        outputs = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]
+    for probe, (out, err) in zip(probes, outputs, strict=True):
         if probe.returncode or not out:
             raise ProbeError(err.strip() or f"a probe ended with {probe.returncode}")
-    return [float(out) for out, _ in said]
+    return [float(out) for out, _ in outputs]

@@ -1,7 +1,7 @@
-"""Simulates GPUs by a libcuda.so.1 of our own and a machine file that its processes share.
+"""Simulates GPUs by a libcuda.so.1 of our own, whose processes share a machine file.
 
-Memory is counted for all processes together and given back when one dies; kernels take time on a GPU, one after the
-other. How long, and what else a call does, say the sources of the library, native/simulated.
+Memory is counted over all processes, and freed when one dies; kernels take time on a GPU, one after the other.
+native/simulated has the details.
 """
 
 import os
@@ -30,11 +30,7 @@ _HEADER, _GPU, _PROCESS = SIMULATED_HEADER.struct, SIMULATED_GPU.struct, SIMULAT
 
 
 def driver_directory() -> Path:
-    """Return where this install has the simulated driver.
-
-    Raises:
-        LibraryMissing: gputile was installed without a C compiler.
-    """
+    """Raises LibraryMissing if gputile was installed without a C compiler."""
     directory = Path(__file__).with_name("simulated")
     if not (directory / DRIVER).exists():
         raise LibraryMissing("this gputile has no simulated driver: it was installed without a C compiler")
@@ -43,7 +39,7 @@ def driver_directory() -> Path:
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """What a GPU is and has done: bytes, nanoseconds."""
+    """The state of a simulated GPU, in bytes and nanoseconds."""
 
     uuid: str
     total: int
@@ -55,7 +51,7 @@ class SimulatedGpu:
 
 @dataclass(frozen=True)
 class SimulatedProcess:
-    """What a process that is or was on the machine holds and has done, by the machine's numbers of the GPUs."""
+    """A present or past process; ``used`` and ``busy_ns`` have a value for each GPU of the machine."""
 
     pid: int
     used: tuple[int, ...]
@@ -65,7 +61,7 @@ class SimulatedProcess:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDriver:
-    """What the driver itself takes of a GPU, for each context and module, MiB; how fast it copies; its version."""
+    """A simulated driver: the memory of a context and of a module in MiB, its rate of copies, its version."""
 
     context_mib: int = 0
     module_mib: int = 0
@@ -77,7 +73,7 @@ _DRIVER = SimulatedDriver()
 
 
 class SimulatedGpus:
-    """A machine with GPUs of ``mib`` MiB; its file is made in ``directory``. ``libraries`` is where the driver is."""
+    """A machine with GPUs of ``mib`` MiB; its file is created in ``directory``. ``libraries`` has the driver."""
 
     def __init__(
         self,
@@ -102,7 +98,7 @@ class SimulatedGpus:
         return {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(self.path)}
 
     def gpus(self) -> list[SimulatedGpu]:
-        """Return the state of each GPU now; what a killed process held stays until somebody needs it."""
+        """Return the state of each GPU; memory of a killed process stays in use until another process needs it."""
         content = self.path.read_bytes()
         count = _HEADER.unpack_from(content)[1]
         found = []

@@ -1,7 +1,7 @@
-"""Reads what the library has counted, from the file that all processes of a container write.
+"""Reads the usage that the library has counted, from a file that all processes of a container write.
 
-Every byte of it is the container's own and may be anything. The file's lock is the container's too, so nobody waits for
-it: what is read while a process changes it can be of two moments.
+The container may write anything into it. It may also hold the file's lock for ever, so the reader does not take that:
+values that are read during a change may be of two moments.
 """
 
 import fcntl
@@ -27,26 +27,25 @@ _WORD: Final = 8
 _USED, _PEAK = USAGE.offsets["used"], USAGE.offsets["peak"]
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
-_MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can make more
-TO_THE_END: Final = 0  # fcntl(2): a length of 0 reaches to the end, wherever that is
+_MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can create more
+TO_THE_END: Final = 0  # fcntl(2): a length of 0 extends to the end of the file
 
 
 class GpuUsage(NamedTuple):
-    """What a container holds of one of its GPUs, and the most that it ever held, in bytes.
+    """A container's memory on one of its GPUs, and its peak, in bytes.
 
-    ``refused`` is how many requests for memory its limit has refused. ``peak`` and ``refused`` are None where the
-    container has no library, and only NVML tells of its processes.
+    ``refused`` is the number of requests for memory that its limit has refused.
     """
 
     used: int
-    peak: int | None
-    refused: int | None
+    peak: int
+    refused: int
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
-    """Return what a container has counted of its first ``gpus`` GPUs, in the order of its limits; None if unreadable.
+    """Return a container's usage of its first ``gpus`` GPUs, in the order of its limits; None if unreadable.
 
-    Only processes that live are counted: the others' slots are not locked any more.
+    Only running processes count: the slots of others are no longer locked.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -70,12 +69,12 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
 
 
 def slots_listed(path: Path) -> bool:
-    """Return whether the kernel lists a lock on a slot of a usage file that this process may not open.
+    """Return whether /proc/locks lists a lock on a slot of a usage file that this process may not open.
 
-    Locks like those of the library are listed to every process. A longer list than anybody reads may have one.
+    The kernel lists locks to every process. If there are too many to read, one of them may be on the file.
 
     Raises:
-        OSError: there is no such file, or no list.
+        OSError: there is no such file, or no /proc/locks.
     """
     found = path.lstat()
     inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -105,8 +104,8 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
 def _locked(file: int, slots: int) -> bytes:
     """Return a 1 for each of the first ``slots`` slots that a process has locked, 0 for the others.
 
-    The kernel answers for a range with one lock in it, and takes longer the more locks there are. Any container may
-    hold hundreds; after ``_MOST_LOCKS`` questions those slots count as locked that were not asked for.
+    The kernel reports one lock of a range, and takes longer the more locks there are. A container may hold hundreds;
+    after ``_MOST_LOCKS`` calls the remaining slots count as locked.
     """
     found = bytearray(slots)
     left = [(0, slots)]
@@ -127,7 +126,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return where a lock in the way of these bytes begins and ends, an end of 0 being the file's; None without one."""
+    """Return where a lock on these bytes begins and ends, 0: at the end of the file; None if there is no lock."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

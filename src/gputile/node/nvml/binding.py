@@ -1,6 +1,6 @@
-"""Calls NVIDIA's binding, and words what can go wrong with its calls.
+"""Calls NVIDIA's binding, and describes the failures of its calls.
 
-nvidia-ml-py has no types, so neither have its answers here. What each call does is in NVIDIA's "NVML API Reference".
+nvidia-ml-py has no types, so neither have its results here. NVIDIA's "NVML API Reference" describes the calls.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gputile.node.nvml.probe import Problem
 T = TypeVar("T")
 Handle = NewType("Handle", object)  # nvmlDevice_t of a GPU or a MIG device
 
-# What a driver answers about a fact that the GPU, or the driver's own age, does not have.
+# The answers for a fact that this GPU, or a driver of this age, does not have.
 ABSENT = frozenset(
     (
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -23,9 +23,9 @@ ABSENT = frozenset(
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     )
 )
-# What only happens to an unhealthy GPU; other errors of one call may pass.
+# The errors that only an unhealthy GPU answers; other errors of a single call may be transient.
 CERTAIN = frozenset((pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED))
-# What says that no GPU can be reached at all.
+# The errors that concern all GPUs.
 DOWN = frozenset(
     (
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -44,7 +44,7 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Problem(
         ConditionReason.DRIVER_NOT_LOADED,
-        "the NVIDIA driver is installed and its kernel module is not loaded: run `modprobe nvidia` "
+        "the NVIDIA driver is installed, but its kernel module is not loaded: run `modprobe nvidia` "
         "and look for its error in the kernel's log",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Problem(
@@ -54,7 +54,7 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: Problem(
         ConditionReason.DRIVER_NO_PERMISSION,
-        "the NVIDIA driver refuses this process: let the agent open /dev/nvidiactl and /dev/nvidia*",
+        "the NVIDIA driver denies access: allow the agent to open /dev/nvidiactl and /dev/nvidia*",
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(
         ConditionReason.CARD_LOST,
@@ -67,11 +67,11 @@ _PROBLEMS: dict[int, Problem] = {
 }
 
 
-def problem_of(code: int, doing: str = "") -> Problem:
-    """Return the problem that NVML's answer ``code`` is. ``doing`` names the call that failed, for unusual codes."""
+def problem_of(code: int, function: str = "") -> Problem:
+    """Return the problem for NVML's answer ``code``. ``function`` is the call that failed, for unusual codes."""
     if code in _PROBLEMS:
         return _PROBLEMS[code]
-    where = f" to {doing}" if doing else ""
+    where = f" to {function}" if function else ""
     return Problem(
         ConditionReason.DRIVER_ERROR,
         f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: see the kernel's log for messages of NVRM and XIDs",
@@ -79,7 +79,7 @@ def problem_of(code: int, doing: str = "") -> Problem:
 
 
 class CallError(Exception):
-    """One call of NVML failed; ``code`` is its answer (an nvmlReturn_t), ``function`` its name."""
+    """A call of NVML failed; ``code`` is its answer, an nvmlReturn_t."""
 
     def __init__(self, code: int, function: str) -> None:
         super().__init__(f"{function}: {problem_of(code, function).message}")
@@ -92,7 +92,7 @@ class CallError(Exception):
 
 
 class Calls:
-    """The binding's functions, with ``CallError`` in place of its own errors."""
+    """The binding's functions; they raise ``CallError`` instead of the binding's errors."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(pynvml, name)
@@ -102,7 +102,7 @@ class Calls:
                 return function(*args)
             except pynvml.NVMLError as error:
                 raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # an unhealthy GPU can answer bytes that are no text
+            except UnicodeDecodeError as error:  # from an unhealthy GPU
                 raise CallError(pynvml.NVML_ERROR_UNKNOWN, name) from error
 
         setattr(self, name, call)
@@ -110,7 +110,7 @@ class Calls:
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Return the answer of ``function``, or ``default`` where the GPU or the driver does not know of such a thing.
+    """Return the answer of ``function``, or ``default`` if the GPU or the driver does not have this fact.
 
     Raises:
         CallError: any other failure.

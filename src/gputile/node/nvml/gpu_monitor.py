@@ -1,7 +1,7 @@
-"""Keeps a probe open, and says at any time what is known of the machine's GPUs.
+"""Watches the machine's GPUs through a probe, and keeps the latest observation.
 
-It outlives what it watches: a driver that is missing, fails half-way or is replaced is tried again with growing
-pauses; a GPU that vanished stays in the list, unhealthy and under its index, until it answers again.
+It survives what it watches: a driver that is missing, fails or is replaced is opened again with growing pauses, and a
+GPU that vanished stays in the list, unhealthy and under its index, until it answers again.
 """
 
 import time
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import pynvml  # type: ignore[import-untyped]
 
 from gputile.api.well_known import ConditionReason
-from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.node.nvml.nvml_probe import RealProbe
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
@@ -26,39 +26,25 @@ READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that ch
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
-NOT_PROBED: Final = Problem(ConditionReason.STARTING, "the GPUs have not been looked at yet")
+NOT_PROBED: Final = Problem(ConditionReason.STARTING, "the GPUs have not been read yet")
 NO_INVENTORY: Final = Inventory(gpus=())
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its GPUs. While ``machine.down`` is set, known GPUs stay and are unhealthy."""
+    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs stay, unhealthy."""
 
     machine: ProbedMachine
     health: Health
 
 
-class GpuMonitor(Protocol):
-    """What watches the machine's GPUs: ``Monitor``, or a test's own."""
+class GpuMonitor:
+    """Watches in one ``step`` after the other. A step blocks, so it needs a thread of its own.
 
-    seen: Observation
-    readings: tuple[GpuReading, ...]
-    xids: Mapping[tuple[str, int], int]
+    ``known`` is what the previous agent published: GPUs keep their indices, and unhealthy ones start unhealthy.
 
-    def step(self, seconds: float) -> bool:
-        """Watch for so many seconds, in a thread; return whether anything changed."""
-
-    def close(self) -> None:
-        """Stop watching."""
-
-
-class Monitor:
-    """What is known of the GPUs, one ``step`` after the other; each blocks, so it is for a thread of its own.
-
-    ``known`` is what the agent before this one published: GPUs keep their indices, unhealthy ones begin unhealthy.
-
-    Other threads read ``seen``, ``readings``, what the GPUs last measured, and ``xids``, how often each XID was seen
-    since the start, by UUID and code: each is replaced as a whole.
+    Other threads read ``seen``, the latest ``readings``, and ``xids``, the number of each XID since the start by UUID
+    and code: each is replaced as a whole.
     """
 
     def __init__(
@@ -71,7 +57,7 @@ class Monitor:
         self._clock = clock
         self._probe: RealProbe | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
-        self._lost: frozenset[str] = frozenset()  # GPUs that a new session may find again
+        self._lost: frozenset[str] = frozenset()  # GPUs that a new session of NVML may find again
         self._failures = 0
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
@@ -81,7 +67,7 @@ class Monitor:
         self.xids: Mapping[tuple[str, int], int] = {}
 
     def step(self, seconds: float) -> bool:
-        """Watch the driver for ``seconds``; return whether anything that is published has changed."""
+        """Watch for ``seconds``; return whether the machine or the health of a GPU has changed."""
         before = self.seen
         try:
             if self._clock() >= self._reopen_at_s:
@@ -128,17 +114,17 @@ class Monitor:
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Apply a new inventory; return a sign for each GPU that is no longer in it."""
+        """Apply a new inventory; return a sign for each GPU that is missing from it."""
         known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
         self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
         lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
-        return tuple(Examined(uuid, lost) for gpu in vanished for uuid in _uuids_of(gpu))
+        return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Keep every GPU's index, since the driver renumbers the others when one is gone."""
+        """Keep every GPU's index: the driver renumbers the others when a GPU is gone."""
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
@@ -163,18 +149,14 @@ class Monitor:
             self._failures, self._reopen_at_s = 0, inf
 
 
-def _uuids_of(gpu: ProbedGpu) -> tuple[str, ...]:
-    return (gpu.uuid, *(instance.uuid for instance in gpu.instances))
-
-
 def _uuids(machine: ProbedMachine) -> frozenset[str]:
-    return frozenset(uuid for gpu in machine.gpus for uuid in _uuids_of(gpu))
+    return frozenset(uuid for gpu in machine.gpus for uuid in gpu.uuids)
 
 
 def _merged(
     now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedGpu], index: Mapping[str, int]
 ) -> ProbedMachine:
-    """Return ``now`` with the ``vanished`` GPUs of ``known`` beside its own, all in the order of ``index``."""
+    """Return ``now`` with the ``vanished`` GPUs of ``known`` added, in the order of ``index``."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)

@@ -1,17 +1,16 @@
-"""Reads one GPU from NVML: its facts, MIG instances and connections, and what it measures.
+"""Reads one GPU from NVML: its facts, MIG instances, connections and measurements.
 
-A GPU that does not know one of its measures, as one in MIG mode does not know how busy it is, leaves out just that.
+A measurement that a GPU does not have, such as its utilization in MIG mode, is None.
 
 The bandwidth between two GPUs is in GB/s one way. NVLink counts the active links of a pair, directly or through
 NVSwitch, where each GPU can use all its links to reach any other. Without NVLink it is the slower GPU's PCIe link,
-scaled by what lies between the two. The scale is an estimate that keeps the order; on one machine only the order
-decides (T2).
+scaled by the topology between the two. The scale is an estimate; on one machine only the order matters (T2).
 """
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pynvml  # type: ignore[import-untyped]
@@ -25,8 +24,8 @@ _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 
 _NVLINK_UNKNOWN_GB_S: Final = 25.0
 # GB/s one way of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-_PCIE_UNKNOWN: Final = (3, 16)
-# Part of the link's speed that is left between two GPUs, by nvmlGpuTopologyLevel_t.
+_PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
+# The part of the link's bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
 _SCALE: Final = (
     (0, 1.0),  # on one board
     (10, 1.0),  # below one PCIe switch
@@ -38,44 +37,27 @@ _SCALE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLink:
-    """One active NVLink: its nvmlNvlinkVersion_t, and the bus ID of the GPU at its end, "" for an NVSwitch."""
-
-    version: int
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
 class Wiring:
-    """One GPU's connections; ``pcie`` is the best (generation, width) of GPU and slot, (0, 0) where unknown."""
+    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end, "" for an NVSwitch."""
 
     bus_id: str
-    pcie: tuple[int, int] = (0, 0)
-    links: tuple[GpuLink, ...] = ()
+    pcie: float = _PCIE_UNKNOWN_GB_S
+    nvlink: Mapping[str, float] = field(default_factory=dict)
 
 
 def bandwidth_matrix(gpus: Sequence[Wiring], level: Callable[[int, int], int]) -> tuple[tuple[float, ...], ...]:
-    """Return the matrix of GB/s; ``level(i, j)`` is the nvmlGpuTopologyLevel_t of the i-th and the j-th GPU."""
+    """Return the matrix in GB/s; ``level(i, j)`` is the nvmlGpuTopologyLevel_t of the i-th and the j-th GPU."""
     rows = [[0.0] * len(gpus) for _ in gpus]
     for i, one in enumerate(gpus):
         for j, other in enumerate(gpus[:i]):
-            speed = _nvlink(one, other) or min(_pcie(one), _pcie(other)) * _scale(level(j, i))
+            speed = _nvlink(one, other) or min(one.pcie, other.pcie) * _scale(level(j, i))
             rows[i][j] = rows[j][i] = round(speed, 1)
     return tuple(tuple(row) for row in rows)
 
 
 def _nvlink(one: Wiring, other: Wiring) -> float:
-    direct = min(_speed(one, other.bus_id), _speed(other, one.bus_id))
-    return direct + min(_speed(one, ""), _speed(other, ""))
-
-
-def _speed(gpu: Wiring, peer: str) -> float:
-    return sum(_NVLINK_GB_S.get(link.version, _NVLINK_UNKNOWN_GB_S) for link in gpu.links if link.peer == peer)
-
-
-def _pcie(gpu: Wiring) -> float:
-    generation, width = gpu.pcie if all(gpu.pcie) else _PCIE_UNKNOWN
-    return _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values())) * width
+    direct = min(one.nvlink.get(other.bus_id, 0.0), other.nvlink.get(one.bus_id, 0.0))
+    return direct + min(one.nvlink.get("", 0.0), other.nvlink.get("", 0.0))
 
 
 def _scale(level: int) -> float:
@@ -94,11 +76,7 @@ _GIB: Final = 1 << 30
 
 
 def read_gpu(nvml: Calls, handle: Handle, index: int) -> ProbedGpu:
-    """Return the facts of the GPU.
-
-    Raises:
-        CallError: a call that every GPU answers failed.
-    """
+    """Raises CallError if a call fails that every GPU answers."""
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -119,18 +97,18 @@ def read_gpu(nvml: Calls, handle: Handle, index: int) -> ProbedGpu:
 
 
 def read_wiring(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> Wiring:
-    """Return the connections of the GPU.
-
-    Raises:
-        CallError: the GPU does not answer any more.
-    """
+    """Raises CallError if the GPU does not answer."""
     generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
-    return Wiring(gpu.bus_id, (generation, width), tuple(_links(nvml, handle)))
+    lane = _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values()))
+    nvlink: dict[str, float] = {}
+    for speed, peer in _links(nvml, handle):
+        nvlink[peer] = nvlink.get(peer, 0.0) + speed
+    return Wiring(gpu.bus_id, width * lane if generation and width else _PCIE_UNKNOWN_GB_S, nvlink)
 
 
 def trouble_of(nvml: Calls, handle: Handle) -> str | None:
-    """Return what is wrong with a GPU that answers, None if nothing.
+    """Return the problem of a GPU that answers, None if it has none.
 
     Raises:
         CallError: it does not answer.
@@ -150,30 +128,32 @@ def trouble_of(nvml: Calls, handle: Handle) -> str | None:
 
 
 def _numa_node(nvml: Calls, handle: Handle) -> int:
-    """Return the one NUMA node whose memory is next to the GPU; -1 where it is none, or several, as in some VMs."""
+    """Return the NUMA node whose memory is local to the GPU; -1 if there are none or several, as in some VMs."""
     words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     mask = sum(word << 64 * i for i, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
 
-def _links(nvml: Calls, handle: Handle) -> Iterator[GpuLink]:
+def _links(nvml: Calls, handle: Handle) -> Iterator[tuple[float, str]]:
+    """Yield the GB/s of each active NVLink, and the bus ID of the GPU at its other end, "" for an NVSwitch."""
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
         except CallError as error:
             if error.code in ABSENT:
-                return  # the GPU has no link of this number, nor a later one
+                return  # the GPU has no link of this or a higher number
             raise
         if not active:
             continue
         version = optional(0, nvml.nvmlDeviceGetNvLinkVersion, handle, number)
+        speed = _NVLINK_GB_S.get(version, _NVLINK_UNKNOWN_GB_S)
         kind = optional(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
         if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-            yield GpuLink(version, "")
+            yield speed, ""
         elif kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
             peer = optional(None, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
             if peer is not None:
-                yield GpuLink(version, peer.busId.upper())
+                yield speed, peer.busId.upper()
 
 
 def _instances(nvml: Calls, handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
@@ -191,9 +171,9 @@ def _instances(nvml: Calls, handle: Handle, gpu_bytes: int) -> Iterator[MigInsta
 
 
 def _profile(nvml: Calls, instance: Handle, gpu_bytes: int) -> str:
-    """Return NVIDIA's name of the instance's size: the end of its name, or made from its slices and memory.
+    """Return NVIDIA's name of the instance's size: the end of its name, or computed from its slices and memory.
 
-    The memory in it is the instance's eighths of the GPU's memory in GB, as in NVIDIA's go-nvlib.
+    The computed memory is the instance's eighths of the GPU's memory in GB, as in NVIDIA's go-nvlib.
     """
     named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
     if named:
@@ -207,11 +187,7 @@ def _profile(nvml: Calls, instance: Handle, gpu_bytes: int) -> str:
 
 
 def read_gpu_values(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> GpuReading:
-    """Return what the GPU measures now.
-
-    Raises:
-        CallError: the GPU does not answer any more.
-    """
+    """Raises CallError if the GPU does not answer."""
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)
@@ -230,11 +206,11 @@ def read_gpu_values(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> GpuReading:
 
 
 def _processes(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> tuple[GpuProcess, ...]:
-    """Return each process once. NVML lists clients of MPS apart, and may list one process in both lists."""
+    """Return each process once. NVML lists clients of MPS separately, and may list a process in both lists."""
     instances = {(instance.gi, instance.ci): instance.uuid for instance in gpu.instances}
     found: dict[int, GpuProcess] = {}
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses):
-        for process in optional((), ask, handle):
+    for list_processes in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses):
+        for process in optional((), list_processes, handle):
             uuid = instances.get((process.gpuInstanceId, process.computeInstanceId), gpu.uuid)
             known = found.get(process.pid, GpuProcess(process.pid, uuid, 0))
             found[process.pid] = replace(known, used=max(known.used, process.usedGpuMemory or 0))

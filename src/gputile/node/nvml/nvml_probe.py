@@ -8,31 +8,27 @@ from typing import Any, Final, cast
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Calls, Handle, optional
+from gputile.node.nvml.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_values, read_wiring, trouble_of
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
-_MOST_EVENTS: Final = 64  # taken by one watch
-_FAILED_WAIT_S: Final = 0.5  # between two waits that fail at once
+_MOST_EVENTS: Final = 64  # handled by one call of ``watch_health``
+_FAILED_WAIT_S: Final = 0.5  # before the next wait if one fails at once
 
 Listed = tuple[Handle, ProbedGpu]
 
 
 def open_real() -> "RealProbe":
-    """Return a session with the driver.
-
-    Raises:
-        NvmlError: there is no driver, or it does not work.
-    """
+    """Raises NvmlError if there is no driver, or it does not work."""
     nvml = Calls()
     _machine_wide(nvml.nvmlInit)
     return RealProbe(nvml)
 
 
 class RealProbe:
-    """One session with NVML, for one thread. What fails as the driver goes away raises NvmlError."""
+    """A session with NVML, for one thread. All methods raise NvmlError if the driver goes away."""
 
     def __init__(self, nvml: Calls) -> None:
         self._nvml = nvml
@@ -42,7 +38,7 @@ class RealProbe:
         self._open = True
 
     def inventory(self) -> ProbedMachine:
-        """Return the machine's GPUs, read anew; the bandwidth only where other GPUs are there than before.
+        """Read the machine's GPUs; the bandwidth only if the set of GPUs has changed.
 
         A GPU that cannot be read is left out, and named among the problems.
         """
@@ -58,7 +54,7 @@ class RealProbe:
                 problems.append(Problem(error.problem.reason, f"GPU {index}: {error.problem.message}"))
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
-            self._bandwidth = self._measure()
+            self._bandwidth = self._read_bandwidth()
             self._listen(self._listed)
         cuda = _machine_wide(optional, 0, nvml.nvmlSystemGetCudaDriverVersion)
         return ProbedMachine(
@@ -70,7 +66,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; where the wait itself fails, as when a GPU is lost, examine the GPUs instead."""
+        """Wait for XID events; if the wait fails, as when a GPU is lost, examine the GPUs instead."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -84,8 +80,8 @@ class RealProbe:
                     break
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
-                well = {sign.uuid for sign in examined if sign.trouble is None}
-                self._listen(tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in well))
+                healthy = {sign.uuid for sign in examined if sign.trouble is None}
+                self._listen(tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in healthy))
                 return (*signs, *examined)
             left_ms = 0
         return tuple(signs)
@@ -95,10 +91,10 @@ class RealProbe:
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
-        """Return what the listed GPUs measure, without those that do not answer."""
+        """Return the measurements of the listed GPUs that answer."""
         found = []
         for handle, gpu in self._listed:
-            with suppress(CallError):  # its examination says why it does not answer
+            with suppress(CallError):  # ``examine`` reports the reason
                 found.append(read_gpu_values(self._nvml, handle, gpu))
         return tuple(found)
 
@@ -109,13 +105,13 @@ class RealProbe:
             with suppress(CallError):
                 self._nvml.nvmlShutdown()
 
-    def _measure(self) -> tuple[tuple[float, ...], ...]:
+    def _read_bandwidth(self) -> tuple[tuple[float, ...], ...]:
         handles = [handle for handle, _ in self._listed]
         wirings = []
         for handle, gpu in self._listed:
             try:
                 wirings.append(read_wiring(self._nvml, handle, gpu))
-            except CallError:  # what is wrong with the GPU, its examination tells
+            except CallError:  # ``examine`` reports the reason
                 wirings.append(Wiring(gpu.bus_id))
 
         def level(i: int, j: int) -> int:
@@ -127,7 +123,7 @@ class RealProbe:
         return bandwidth_matrix(wirings, level)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
-        """Have the XIDs of these GPUs reported; one that cannot report any is examined only."""
+        """Subscribe to the XIDs of these GPUs; a GPU that cannot report any is only examined."""
         self._stop_listening()
         if not listed:
             return
@@ -151,10 +147,10 @@ class RealProbe:
                 self._nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Return an XID's sign for the GPU, or for the MIG instances that it names."""
+        """Return the signs of an XID event: for the MIG instances that it names, or for the GPU."""
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
-        # The handle is compared, not asked: a GPU that just fell off the bus cannot tell its UUID.
+        # Compare the handles: a GPU that just fell off the bus does not answer with its UUID.
         where = _address(event.device)
         gpu = next((gpu for handle, gpu in self._listed if _address(handle) == where), None)
         if gpu is None:
@@ -176,12 +172,12 @@ class RealProbe:
             _raise_if_down(error)
             trouble = error.problem.message
             doubtful = error.code not in CERTAIN
-        for uuid in (gpu.uuid, *(instance.uuid for instance in gpu.instances)):
+        for uuid in gpu.uuids:
             yield Examined(uuid, trouble, doubtful)
 
 
 def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Call what no machine with a working driver refuses."""
+    """Call a function that does not fail on a machine with a working driver."""
     try:
         return function(*args)
     except CallError as error:

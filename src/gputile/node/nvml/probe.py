@@ -1,23 +1,23 @@
-"""Defines what a probe of the machine's GPUs tells, and what of it is published for the scheduler."""
+"""Defines the results of a probe of the machine's GPUs, and derives the inventory for the scheduler."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gputile.api.well_known import ConditionReason, Mode
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.node.nvml.gpu_health import Health
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the machine's GPUs are not, or not all, there: a condition's reason and message."""
+    """Why GPUs of the machine are not usable: a condition's reason and message."""
 
     reason: ConditionReason
     message: str
 
 
 class NvmlError(Exception):
-    """NVML as a whole cannot be used; ``problem`` says why and what to do."""
+    """NVML as a whole cannot be used; ``problem`` says why, and what to do."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -34,7 +34,7 @@ class Mig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """One MIG device. ``profile`` is NVIDIA's name for its size (``1g.10gb``), ``mib`` its memory in MiB.
+    """A MIG device. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in MiB.
 
     ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
     """
@@ -48,11 +48,11 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class ProbedGpu:
-    """One GPU as NVML tells it.
+    """A GPU as NVML describes it.
 
-    ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
-    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``. A ``unified`` GPU, such
-    as GB10, has no memory of its own: ``mib`` is that of the machine.
+    ``model`` and ``mib`` are what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints, ``bus_id`` is its
+    ``pci.bus_id``. ``numa`` and ``minor`` (of /dev/nvidiaN) are -1 if unknown. A ``unified`` GPU, such as GB10, has no
+    memory of its own: ``mib`` is that of the machine.
     """
 
     index: int
@@ -66,14 +66,19 @@ class ProbedGpu:
     instances: tuple[MigInstance, ...] = ()
     unified: bool = False
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The UUIDs of the GPU and of its MIG instances."""
+        return (self.uuid, *(instance.uuid for instance in self.instances))
+
 
 @dataclass(frozen=True, slots=True)
 class ProbedMachine:
     """The GPUs of one machine, ordered by index.
 
     ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus`` in GB/s one way. ``cuda`` is
-    the highest CUDA version that the driver supports, as (major, minor). ``down`` says why no GPU can be reached,
-    ``problems`` what is wrong with single GPUs.
+    the highest CUDA version that the driver supports, as (major, minor). ``down`` is the reason why no GPU can be
+    reached, ``problems`` are those of single GPUs.
     """
 
     gpus: tuple[ProbedGpu, ...] = ()
@@ -95,10 +100,9 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What a GPU measures of itself; None what it does not know.
+    """A GPU's measurements; None: it does not have this one.
 
-    ``used`` is memory in bytes. ``busy_percent`` is how much of the last moments something ran on the GPU. The ECC
-    errors are those of the GPU's life.
+    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over the GPU's life.
     """
 
     uuid: str
@@ -119,12 +123,12 @@ def inventory_of(
     replicas: int = 0,
     shared_mib: int = 0,
 ) -> Inventory:
-    """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
+    """Return the inventory of ``machine`` that is published for the scheduler, with the effective mode and unit.
 
-    ``shared_mib`` is the most that counts of each GPU in a mode that shares by memory, 0 for all of it.
+    ``shared_mib`` limits the memory of each GPU in a mode that shares by memory; 0: no limit.
 
-    A GPU in MIG mode is left out: nothing can run on the whole of it. So is a unified GPU in a mode that shares by
-    memory, unless it is said how much of the machine's memory is the GPU's to share.
+    A GPU in MIG mode is left out, since no pod can have the whole of it. So is a unified GPU in a mode that shares by
+    memory, unless ``shared_mib`` says how much of the machine's memory pods may share.
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib

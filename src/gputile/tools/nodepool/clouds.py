@@ -1,8 +1,7 @@
 """Writes the commands and manifests of a cloud for a node pool, with labels, taint and hints.
 
-An autoscaler is told what a node will advertise that does not exist yet (U8). The resources are computed by what the
-agent computes them by, so that hint and node agree at every unit. ``docs/guides/nodepools.md`` names the source of each
-option and field.
+An autoscaler needs the resources that a new node will advertise (U8). They are computed with the agent's own code, so
+hint and node agree for every unit. ``docs/guides/nodepools.md`` names the source of each option and field.
 """
 
 import json
@@ -20,7 +19,7 @@ _INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A manifest of one or more documents, under the name that the commands use."""
+    """A manifest of one or more documents, under its file name in the commands."""
 
     name: str
     documents: tuple[Mapping[str, Any], ...]
@@ -28,7 +27,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A shell command, and why it is there."""
+    """A shell command, and its purpose."""
 
     text: str
     why: str = ""
@@ -36,7 +35,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class PoolSetup:
-    """The whole of it. ``notes`` are sentences, ``values`` the chart's values that go with such nodes."""
+    """Commands, files and notes for a pool, and the chart's ``values`` for its nodes."""
 
     steps: tuple[File | ShellCommand, ...]
     notes: tuple[str, ...] = ()
@@ -44,18 +43,18 @@ class PoolSetup:
 
 
 def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
-    """Return a command with one option a line; a pair is an option and its value, quoted where it has to be."""
+    """Return a command with one option a line; a pair is an option and its value, quoted if necessary."""
     words = [option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}" for option in options]
     return ShellCommand(" \\\n  ".join([program, *words]), why)
 
 
 def words(values: Mapping[str, str]) -> str:
-    """Return a mapping as several words of a command line: k=v k=v, quoted where they have to be."""
+    """Return a mapping as words of a command line, k=v k=v, quoted if necessary."""
     return shlex.join(f"{key}={value}" for key, value in values.items())
 
 
 def written(notes: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the notes that there are."""
+    """Return the notes that are not None."""
     return tuple(note for note in notes if note)
 
 
@@ -79,28 +78,28 @@ GPU_OPERATOR = (
 """Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""
 
 
-TAINT_VALUE: Final = "present"  # as GKE sets it
+TAINT_VALUE: Final = "present"  # GKE's value
 TAINT_EFFECT: Final = "NoSchedule"
 _TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
 
 
 def node_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that the nodes join with (M11), those of their model included where it is described."""
+    """Return the labels with which the nodes register (M11), including those of a described GPU model."""
     return joining_labels(pool) | pool.labels
 
 
 def template_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels of a node that gputile and the description give it, for pods to select by."""
+    """Return the labels of a node that pods can select by."""
     return node_labels(pool) | agent_labels(pool)
 
 
 def advertised(pool: NodePool) -> dict[str, int]:
-    """Return what a node will advertise, of which there is any."""
+    """Return the resources that a node will advertise, without those of amount 0."""
     return {n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c}
 
 
 def sum_note(pool: NodePool) -> str | None:
-    """Return what no autoscaler's hint can say: how much one GPU holds."""
+    """Return the note on what hints cannot express: the size of one GPU."""
     if not pool.mode.shared or pool.gpus.count == 1:
         return None
     total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
@@ -112,7 +111,7 @@ def sum_note(pool: NodePool) -> str | None:
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the pool's entry in gputile's configuration, by which the controller asks the autoscaler for its nodes."""
+    """Return the note on the pool's node type in the configuration, with which the controller requests its nodes."""
     keys = {
         "eks": "karpenter.sh/nodepool" if pool.autoscaler == "karpenter" else "eks.amazonaws.com/nodegroup",
         "aks": "kubernetes.azure.com/agentpool",
@@ -128,7 +127,7 @@ def node_type_note(pool: NodePool) -> str:
 
 
 _ASG_TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
-# eksctl chooses the accelerated variant for an instance type with GPUs; Ubuntu's image has no driver.
+# eksctl chooses the accelerated image for an instance type with GPUs; Ubuntu's image has no driver.
 _AMI_FAMILIES: Final = {"accelerated-image": "AmazonLinux2023", "gpu-operator": "Ubuntu2404"}
 
 
@@ -171,7 +170,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: what a node advertises, and the labels that its agent sets."""
+    """Return the tags that eksctl does not write: advertised resources, and labels that the agent sets."""
     joined = node_labels(pool)
     tags = {f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()}
     return tags | {f"{_ASG_TEMPLATE}/label/{k}": v for k, v in template_labels(pool).items() if k not in joined}
@@ -237,7 +236,7 @@ def _karpenter_pool(pool: NodePool) -> dict[str, Any]:
 
 
 def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
-    """Return the overlay; whole GPUs Karpenter knows by itself."""
+    """Return the NodeOverlay, empty for whole GPUs, which Karpenter knows."""
     capacity = {name: str(count) for name, count in advertised(pool).items() if name != WHOLE_GPU}
     if not capacity:
         return ()
@@ -350,6 +349,6 @@ _PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolSetup]]] = {
 
 
 def setup_for(pool: NodePool) -> PoolSetup:
-    """Return what there is to do for a pool with its provider."""
+    """Return the commands, files and notes for a pool."""
     found = _PROVIDERS[pool.provider](pool)
     return replace(found, notes=(*found.notes, node_type_note(pool)))

@@ -1,4 +1,4 @@
-"""Reads the description of a GPU node pool (``kind: NodePool``), and reports all mistakes at once."""
+"""Reads the description of a GPU node pool (``kind: NodePool``), and reports all errors at once."""
 
 import re
 from collections.abc import Iterator
@@ -29,12 +29,13 @@ WAYS = {
 _POOL_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
 
 
+Way = Literal["accelerated-image", "gpu-operator", "own-plugin", "managed-driver", "own-driver"]
 Autoscaler = Literal["cluster-autoscaler", "karpenter"]
 AUTOSCALERS: Final = get_args(Autoscaler)
 
 
 class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+    """A section of the description; an unknown field is an error, because it may be a typing error."""
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     )
     kind: Annotated[Literal["NodePool"], described("What this file is.")] = "NodePool"
     provider: Annotated[Literal["eks", "aks", "gke"], described("Which cloud.")]
-    way: Annotated[str, described("Where driver and device plugin come from: one of the provider's ways.")]
+    way: Annotated[Way, described("Where driver and device plugin come from: one of the provider's ways.")]
     name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
     location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
@@ -84,7 +85,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """The GPUs of a node, as its agent will report them."""
+        """A node's GPUs as its agent will report them."""
         mib = parse_mib(self.gpus.memory)
         return tuple(Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))
 
@@ -94,7 +95,7 @@ class DescriptionError(ValueError):
 
 
 def load_nodepool(data: Any) -> NodePool:
-    """Return the description in ``data``, what a YAML parser made of the file.
+    """Validate a parsed YAML description.
 
     Raises:
         DescriptionError: it cannot be used.
@@ -149,7 +150,7 @@ def _sizes(pool: NodePool) -> list[str]:
     elif gpu is not None and gpu > MOST_MIB:
         found.append(f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB")
     elif gpu is not None and gpu < unit:
-        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU holds not one unit of {pool.gpu_memory_unit}")
+        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU is smaller than one unit of {pool.gpu_memory_unit}")
     return found
 
 
@@ -158,7 +159,7 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
-    """Yield the labels that contradict the description, or that no kubelet takes; the rest of it has to be valid."""
+    """Yield problems of the labels: those that contradict the description, and those that a kubelet refuses."""
     known = joining_labels(pool) | agent_labels(pool)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
@@ -172,12 +173,12 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels that the nodes join with (M11), those of their model included where it is described."""
+    """Return gputile's labels with which the nodes register (M11), including those of a described GPU model."""
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
     if pool.gpus.model:
-        # A kubelet does not take labels of kubernetes.io that it does not know; the agent sets that one.
+        # A kubelet refuses labels of kubernetes.io that it does not know; the agent sets that one.
         labels |= {key: value for key, value in model_labels(pool.devices).items() if key != LEGACY_MODEL_LABEL}
     return labels
 

@@ -31,8 +31,8 @@ from gputile.core.kube_predicates.pod_requests import HostResources, host_reques
 from gputile.core.ledger.claim_booking import claim_node
 from gputile.core.ledger.events import ClaimApplied
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling.claims import on_either_mode
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.generated import make_uid
 from gputile.tools.simulator.manifests import Manifest

@@ -1,4 +1,4 @@
-"""Says of one pod where it is, or why it is pending or could not be created, and what would help (B4)."""
+"""Explains where a pod runs, or why it is pending or cannot be created, and what would help (B4)."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -132,7 +132,7 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on who leaves for a pod that fits nowhere, None where nobody does."""
+    """Return a sentence on the victims of a pod that fits nowhere, None if it preempts none."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -238,7 +238,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
-    """Return why a pod could not be created, or the pods of the controller ``name``; None where nobody says so.
+    """Return why a pod, or the pods of the controller ``name``, could not be created; None if no Event says so.
 
     ``events`` are those of the namespace. Of several the latest counts.
     """

@@ -60,7 +60,7 @@ _KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in (
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _MOST_GIB: Final = 1024  # of a GPU, as gpushare counts it in GiB; what has more of them counts in MiB
 _HAMI_FIELDS: Final = 4
-_REPLICAS: Final = "nvidia.com/gpu.replicas"
+_REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
 
 class _HamiDevice(msgspec.Struct):
@@ -84,7 +84,7 @@ class AdoptedCluster:
 def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
     """Return a cluster in which GPUs that gputile does not serve are known; ``unit_mib`` is the cluster's memory unit.
 
-    What nodes offer stays as it is: nobody can be placed by it that could not be placed before.
+    Allocatable resources stay as they are, so no pod fits that did not fit before.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
     for source, names in by_source.items():
         found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
     if unknown:
-        said = "how much memory its GPUs have is not known, as no label tells it, so they are not shown"
+        said = "its GPUs are not shown: no label tells how much memory they have, or they are split by MIG"
         found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
     holders = {name: Counter[str]() for name in known}
     guessed = False
@@ -138,7 +138,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
     if text.lstrip().startswith("["):
         devices = msgspec.json.decode(text, type=list[_HamiDevice])
     else:
-        fields = [each.split(",") for each in text.split(":") if each]
+        fields = [each.strip().split(",") for each in text.split(":") if each.strip()]
         devices = [_HamiDevice(each[0], int(each[2]), each[4], each[6] == "true") for each in fields]
     gpus = tuple(
         Gpu(index=i, uuid=each.id, mib=each.devmem, model=each.type.removeprefix("NVIDIA-"), healthy=each.health)
@@ -167,12 +167,12 @@ def _gpushare_unit(units: int) -> int:
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return GPUs that labels tell, which serve pods whole, or by the replicas that GPU Feature Discovery tells."""
+    """Return GPUs that labels tell, which serve pods whole, or as often as GPU Feature Discovery or GKE tells."""
     labels, offered = node.metadata.labels, node.status.capacity
     name = labels.get(model, "")
     if "-MIG-" in name:
         return None
-    replicas = int(labels.get(_REPLICAS, "1"))
+    replicas = int(next((labels[name] for name in _REPLICAS if name in labels), "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
     mib = int(labels.get(memory, "0")) or usual_mib(name)
     if not number or not mib or (count not in labels and not name):

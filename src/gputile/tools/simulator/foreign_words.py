@@ -83,7 +83,10 @@ _MIN_AVAILABLE: Final = (
     ("spec", "minAvailable"),
     ("spec", "runPolicy", "schedulingPolicy", "minAvailable"),
     ("spec", "gangPolicy", "minMember"),
+    ("spec", "jobTemplate", "spec", "minAvailable"),
+    ("metadata", "annotations", "kai.scheduler/min-member"),
 )
+_VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
@@ -138,8 +141,14 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
         found: Any = body
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
-        if type(found) is int and found > 1:
-            return ".".join(path), found
+        number = int(found) if isinstance(found, str) and found.isdecimal() else found
+        if type(number) is int:
+            return (".".join(path), number) if number > 1 else None
+    if (body.get("apiVersion"), body.get("kind")) == _VOLCANO_JOB:
+        tasks = body.get("spec", {}).get("tasks")
+        replicas = [each.get("replicas", 1) for each in tasks or () if isinstance(each, dict)]
+        if all(type(each) is int for each in replicas) and sum(replicas) > 1:
+            return "spec.minAvailable (absent, so all pods)", sum(replicas)
     return None
 
 

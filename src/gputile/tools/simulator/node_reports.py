@@ -33,8 +33,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
-from gputile.core.scheduling.claims import claimed_shapes
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_filter import claimed_shapes
 from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
 
 
@@ -232,8 +232,7 @@ class Subject:
     def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
-            group = self.ledger.group_number(request.shape.trust_group)
-            shortage = next(gpu_shortages(gpu, request.shape, state.info, group), None)
+            shortage = next(gpu_shortages(gpu, request.shape, state.info), None)
             lacks = shortage.text if shortage is not None else ""
         found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [
@@ -292,7 +291,7 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
         return None
     return (
         f"it was created while gputile's webhook was not there, and {configuration.scheduler_name}, which knows the "
-        "GPUs, does not look at it: delete it and create it anew"
+        "GPUs, does not look at it: delete it and create it again"
     )
 
 

@@ -33,7 +33,7 @@ class WorkloadOutcome:
 
     @property
     def placed(self) -> int:
-        """How many of its pods have a place."""
+        """The number of its pods that were placed."""
         return self.nodes.total()
 
     @property

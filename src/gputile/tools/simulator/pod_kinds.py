@@ -26,10 +26,11 @@ class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
 
 
 class Count(_TableSection, frozen=True):
-    """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added."""
+    """A number in the object: the one at ``path`` or else ``default``, divided by the one at ``per``, and ``plus``."""
 
     path: Annotated[Path, described("Where the number stands in the object.")]
     default: Annotated[int, described("The number where nothing stands there.", ge=0)] = 1
+    per: Annotated[str, described("Where a number stands by which it is divided.")] = ""
     plus: Annotated[int, described("What is added to it.")] = 0
 
 

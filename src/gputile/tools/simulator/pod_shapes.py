@@ -7,7 +7,8 @@ to the user, since it is an inference.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -41,7 +42,9 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-_BESIDE_TEMPLATES: Final = (("count",),)  # as in Kueue's podSets; elsewhere it counts anything
+_BESIDE_TEMPLATES: Final = (("count", "size"),)  # as in Kueue's podSets and RoleBasedGroups; elsewhere anything
+_TEMPLATES: Final = ("template", "templateRef")
+_WHOLE_GPUS: Final = ("gpu", "gpus")  # how kinds call them that name no resources of Kubernetes
 _EACH: Final = "*"
 # Annotations by which JobSets and LeaderWorkerSets ask for topology domains of their own. Their webhooks write
 # affinities for that into the pods, which differ from Job to Job and are not known here.
@@ -55,6 +58,7 @@ _PLACING: Final = (
     "tolerations",
     "topologySpreadConstraints",
 )
+_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")  # steps that name no pods
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # How kinds are called that describe pods for other objects, and kinds whose amounts are bounds.
 _DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
@@ -124,6 +128,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     for key, value in manifest.body.items():
         if key not in ("apiVersion", "kind", "metadata", "status"):
             search.walk(value, (key,), _PodCount())
+    pods.groups = list(_with_distinct_keys(pods.groups))
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
@@ -134,6 +139,14 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
             pods.unturned.clear()
     pods.told += [group.told for group in pods.groups if group.rule is None]
     return pods
+
+
+def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
+    """Yield the groups; of several with one key, each gets its path for a key, so that the pods' names differ."""
+    count = Counter(group.key for group in groups)
+    for group in groups:
+        path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
+        yield group if count[group.key] == 1 else replace(group, key=path[-_LONGEST_KEY:].lstrip("-"))
 
 
 def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
@@ -166,12 +179,17 @@ def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
 def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
     """Return the number at a path whose "*" are ``keys``."""
     asked = Count(path=count) if isinstance(count, str) else count
-    rest = iter(keys)
-    steps = [next(rest, name) if name == _EACH else name for name in asked.path.split(".")]
-    value = value_at(manifest.body, steps)
-    number = asked.default if value is None else value
-    _check_count(manifest, number, steps)
-    return max(0, int(number) + asked.plus)
+
+    def at(path: str, default: int) -> int:
+        rest = iter(keys)
+        steps = [next(rest, name) if name == _EACH else name for name in path.split(".")]
+        value = value_at(manifest.body, steps)
+        number = default if value is None else value
+        _check_count(manifest, number, steps)
+        return int(number)
+
+    per = at(asked.per, 1) if asked.per else 1
+    return max(0, at(asked.path, asked.default) // max(1, per) + asked.plus)
 
 
 def _check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None:
@@ -188,7 +206,7 @@ def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
 
 
 def value_at(value: Any, steps: Iterable[Step]) -> Any:
-    """Return what stands at a path, None where nothing does."""
+    """Return the value at a path, or None."""
     for step in steps:
         if isinstance(value, list) and isinstance(step, int):
             value = value[step]
@@ -235,6 +253,7 @@ class _ShapeSearch:
         self._found = found
         self._manifest = manifest
         self._is_known = is_known  # so what counts pods in other objects of its kind does so in this one
+        self._named = _named_templates(manifest.body)
 
     def walk(self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None) -> None:
         """Look for pods in what stands at ``steps``; ``above`` is the mapping that it is in."""
@@ -246,7 +265,7 @@ class _ShapeSearch:
         count = self._count(value, steps, count)
         if _is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
-        elif any(_is_requirements(each) for each in value.values()):
+        elif any(_requirements(*item) for item in value.items()):
             container = _container(value, steps)
             spec = {**_placing(above or {}), **_placing(value), "containers": [container]}
             self._add(spec, {}, steps, count)
@@ -258,7 +277,8 @@ class _ShapeSearch:
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
         """Return the count below a mapping, which may have numbers of its own; 0 counts in a stored object only."""
-        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if "template" in value else ())):
+        beside = any(name in value for name in _TEMPLATES)
+        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
             name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
             if name is None or not (self._is_known or _is_count(value[name])):
                 continue
@@ -273,16 +293,25 @@ class _ShapeSearch:
 
     def _walk_rest(self, value: Json, steps: tuple[Step, ...], count: _PodCount, skip: tuple[str, ...] = ()) -> None:
         for key, item in value.items():
-            if key not in skip and not _is_requirements(item):
+            if key == "templateRef" and (template := self._named.get(_name(item))):
+                self.walk(template, (*steps, key), count, value)
+            elif key not in skip and not _requirements(key, item) and not _is_list_of(item, self._named):
                 self.walk(item, (*steps, key), count, value)
 
     def _pod_spec(self, spec: Json, steps: tuple[Step, ...], count: _PodCount, above: Json) -> None:
-        """Add the pods of a spec; a container that stands beside the list of containers is one of theirs."""
+        """Add the pods of a spec; a container that stands beside the list of containers is one of theirs.
+
+        Containers without an image only change those of a template elsewhere, unless they ask for GPUs.
+        """
+        if not any("image" in each for each in spec["containers"]) and not asks_for_gpus(spec):
+            return
         known = names_of_fields(_POD)
         kept = {key: item for key, item in spec.items() if key in known and key != "resources"}
         beside = {key: item for key, item in spec.items() if key not in known}
         within = [
-            key for key, item in beside.items() if isinstance(item, dict) and any(map(_is_requirements, item.values()))
+            key
+            for key, item in beside.items()
+            if isinstance(item, dict) and any(_requirements(*each) for each in item.items())
         ]
         kept["containers"] = [*spec["containers"], *(_container(beside[key], (key,)) for key in within)]
         metadata = above.get("metadata") if steps[-1] == "spec" else None
@@ -294,7 +323,7 @@ class _ShapeSearch:
 
     def _add(self, spec: Json, metadata: Json, steps: tuple[Step, ...], count: _PodCount) -> None:
         kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-        telling = [number for number, step in enumerate(steps) if step not in ("spec", "template")]
+        telling = [number for number, step in enumerate(steps) if step not in _UNTELLING]
         key = _called(self._manifest.body, steps[: telling[-1] + 1]) if telling else ""
         if key.isdecimal():  # of an entry without a name: that of its list
             key = next((each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)), key)
@@ -308,12 +337,39 @@ def _is_containers(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
-def _is_requirements(value: Any) -> bool:
-    """Return whether a value is the resources of a container that asks for GPUs."""
+def _named_templates(body: Json) -> dict[str, Any]:
+    """Return the templates in lists of the spec to which other parts of it refer by name."""
+    spec = body.get("spec")
+    lists = [value for key, value in spec.items() if key.endswith("Templates")] if isinstance(spec, dict) else []
+    entries = (each for listed in lists if isinstance(listed, list) for each in listed if isinstance(each, dict))
+    return {_name(each): each["template"] for each in entries if _name(each) and "template" in each}
+
+
+def _name(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
+    """Return whether a value is the list of templates that others refer to."""
+    return isinstance(value, list) and bool(named) and all(_name(each) in named for each in value)
+
+
+def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
+    """Return the resources of a container that asks for GPUs, None for anything else.
+
+    Whole GPUs may be called ``gpu`` in them, and what is called ``resources`` may have amounts in place of ``limits``.
+    """
     if not isinstance(value, dict):
-        return False
-    bounds = (value.get("limits"), value.get("requests"))
-    return any(isinstance(each, dict) and any(map(_is_amount, each.items())) for each in bounds)
+        return None
+    found = {kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)}
+    if not found and key == "resources":
+        found = {"limits": {name: amount for name, amount in value.items() if name in (*_WHOLE_GPUS, "cpu", "memory")}}
+    written: dict[str, Json] = {
+        kind: {WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()}
+        for kind, bounds in found.items()
+    }
+    return written if any(_is_amount(item) for bounds in written.values() for item in bounds.items()) else None
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
@@ -339,7 +395,9 @@ def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):
-        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in ("gpu", "gpus"))
+        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
+    if "gpu" in str(value.get("deviceClassName", "")):
+        return True
     others = (each for key, each in value.items() if key != "name")
     return any(_is_amount((value.get("name"), each)) for each in others)
 
@@ -347,9 +405,9 @@ def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
 def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
     """Return a container of what has a container's resources: all of it if it is one, else what decides on GPUs."""
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
-    resources = next(each for each in value.values() if _is_requirements(each))
+    where, resources = next((key, found) for key, each in value.items() if (found := _requirements(key, each)))
     name = value.get("name")
-    whole = {"name": key.lower()[:63], **value}
+    whole = {"name": key.lower()[:63], **value, where: resources}
     if not broken_fields(_CONTAINER, whole):
         return whole
     return {"name": name if isinstance(name, str) and name else key.lower()[:63], "resources": resources}

@@ -53,7 +53,7 @@ class VictimFinder:
         self._lowest = min(priorities, default=None) if engine.ledger.configuration.preemption.enabled else None
 
     def find(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
-        """Return GPUs for ``needed`` of ``members``, and who leaves them now; None where nobody can make room."""
+        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if evictions cannot."""
         priority = min((member.pod.spec.priority or 0 for member in members), default=0)
         if needed <= 0 or self._lowest is None or priority <= self._lowest:
             return None

@@ -55,7 +55,7 @@ class Refusals:
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
-        self._shapes: LastAsked[tuple[Shape, int], _Kept] = LastAsked()
+        self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
         """Return refusals, and for each of ``rows`` of the ledger the position of its own: shape [rows].
@@ -64,8 +64,7 @@ class Refusals:
         """
         ledger, shape = self._engine.ledger, request.shape
         count = ledger.node_arrays.rows + 1  # the last one is of nodes that are not known
-        key = shape, ledger.group_number(shape.trust_group)
-        kept = self._shapes.find(key, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT)
+        kept = self._shapes.find(shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT)
         changed = ledger.changes.rows_since(kept.position)
         kept.numbers[slice(None) if changed is None else changed] = _UNKNOWN
         kept.position = ledger.changes.position

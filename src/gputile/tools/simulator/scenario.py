@@ -11,7 +11,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_COUNT_LABEL
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
-from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
+from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL, affinity_terms, anti_affinity_terms
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
@@ -136,7 +136,7 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
     scenario.manifests = []
     scenario.notes += expansion.notes
     known = {node.metadata.name for node in scenario.nodes}
-    if guessed := next((pod for pod in expansion.pods if needs_namespace_labels(pod)), None):
+    if guessed := next((pod for pod in expansion.pods if _needs_namespace_labels(pod)), None):
         scenario.notes.append(Note(f"pod {guessed.key}: {_NAMESPACE_LABELS}"))
     for pod in expansion.pods:
         if pod.spec.node_name:
@@ -325,3 +325,15 @@ def _demand(pod: Pod) -> Hashable:
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
     taken = tuple(sorted(pod_requests(spec).items()))
     return taken, pod.metadata.labels.get(GPU_COUNT_LABEL), tuple(sorted(spec.node_selector.items())), affinity
+
+
+def _needs_namespace_labels(pod: Pod) -> bool:
+    """Return whether a rule of the pod about others selects namespaces by labels that are not known."""
+    selectors = (term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod)))
+    keys = (
+        key
+        for each in selectors
+        if each is not None
+        for key in (*each.match_labels, *(requirement.key for requirement in each.match_expressions))
+    )
+    return any(key != NAMESPACE_NAME_LABEL for key in keys)

@@ -18,18 +18,18 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName, gang_size, needed_members, together_text
 from gputile.core.devices.request import Request, RequestError
-from gputile.core.kube_predicates.inter_pod import may_follow
-from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
+from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
+from gputile.core.kube_predicates.node_answers import NodeRefusals
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import ClaimApplied, ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
-from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.gang_plan import GangCandidate, plan_gang
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.pod_filter import rank_pod_with_claims
 from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
 from gputile.tools.simulator.gangs import (
     PodBatch,
@@ -113,7 +113,7 @@ class Simulation:
     ) -> Iterator[PodOutcome]:
         """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already.
 
-        Once ``run`` has ended, nobody leaves for them.
+        After ``run`` has ended, no pod is evicted for them.
         """
         waiting: list[tuple[PodOutcome, int]] = []  # and how many pods had been placed when they were decided
         running = Counter(running)
@@ -121,7 +121,8 @@ class Simulation:
             for outcome in self._decide_batch(batch, running, clock_ns()):
                 if outcome.node is not None and batch.gang is None and (gang := member_of(outcome.pod)) is not None:
                     running[gang] += 1
-                if outcome.node is None and batch.gang is None and may_follow(outcome.pod):
+                depends = affinity_terms(outcome.pod) or hard_spread(outcome.pod)
+                if outcome.node is None and batch.gang is None and depends:
                     waiting.append((outcome, self._placed_pods))
                 else:
                     yield outcome
@@ -212,7 +213,7 @@ class Simulation:
             return _refused(pod, str(error))
         self._learn(pod, request)
         if predicates.concerns_others(pod):
-            return self._decide_among(pod, request, node_refusals(predicates.reasons(pod).values()), now_ns)
+            return self._decide_among(pod, request, predicates.refusals(pod), now_ns)
         alike = id(pod.spec), request.shape if request is not None else None
         if (why := self._refused_alike.get(alike)) is not None:
             return _refused(pod, why)
@@ -228,7 +229,7 @@ class Simulation:
             open_to_pod = np.flatnonzero(in_tree.open)
             if not len(open_to_pod):
                 return _refused(pod, self._why_nowhere(None, in_tree))
-            best = int(open_to_pod[self._predicates.scores_among(pod, open_to_pod).argmax()])
+            best = int(open_to_pod[self._predicates.scores(pod, open_to_pod).argmax()])
             reason = f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU"
             return self._settled(pod, names[best], reason)
         open_rows = rows[in_tree.open & (rows >= 0)]
@@ -247,15 +248,16 @@ class Simulation:
         pod, made = self._claims.made_for(pod)
         for claim in made:
             self.ledger.apply(ClaimApplied(claim))
-        in_tree = self._predicates.reasons(pod)
-        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        in_tree = self._predicates.refusals(pod)
+        open_rows = np.flatnonzero(in_tree.open)
+        open_to_pod = [self._nodes.names[row] for row in open_rows.tolist()]
         try:
             if self.engine.request(pod) is not None:
                 return _refused(pod, BOTH_WAYS)
             why: dict[str, Refusal[FitRule]] = {}
             found_ranks, _ = rank_pod_with_claims(self.engine, pod, open_to_pod)
             ranks = dict(zip(open_to_pod, found_ranks, strict=True))
-            scores = self._predicates.scores(pod, open_to_pod)
+            scores = dict(zip(open_to_pod, self._predicates.scores(pod, open_rows).tolist(), strict=True))
             for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
                 found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
@@ -265,7 +267,7 @@ class Simulation:
             return _refused(pod, str(error))
         told = list(dict.fromkeys(why.values()))
         by_gpu = np.array([told.index(why[name]) if name in why else FITS for name in self._nodes.names], np.intp)
-        return _refused(pod, fits_nowhere_text(self._nodes, node_refusals(in_tree.values()), told, by_gpu))
+        return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
         """Place a pod whose claims are allocated so."""
@@ -280,7 +282,7 @@ class Simulation:
         return self._settled(pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation)
 
     def _preempting(self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
-        """Place a pod that fits nowhere where others leave for it; where nobody can, say why it fits nowhere."""
+        """Preempt pods for a pod that fits nowhere; if that is not possible, explain why it fits nowhere."""
         found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
         if found is None:
             return _refused(pod, self._why_nowhere(request, in_tree))

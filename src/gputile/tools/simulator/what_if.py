@@ -142,16 +142,16 @@ class MemoryNeeds:
     of_others: int = 0
 
     def of(self, pod: Pod, gpus: int) -> int:
-        """Return what a pod needs on each of its ``gpus``, 0 where nobody said it: all of them."""
+        """Return the memory that a pod needs on each of its ``gpus``; 0 if it is not known, for all of it."""
         name = workload_name(owner_of(pod))
         return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and ask for what they have now.
+    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and request what they have now.
 
-    A pod of a GPU that several have in turns asks for its part of the memory, and one of a whole GPU for all of it,
-    unless ``needs`` says less. Nodes that give their GPUs by claims stay as they are.
+    A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU requests all of it, unless
+    ``needs`` says less. Nodes that serve their GPUs by claims stay as they are.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {name: inventory for name, inventory in found.items() if inventory is not None and not inventory.claims}
@@ -168,7 +168,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 
 
 def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod | None:
-    """Return a running pod as one that asks for its GPUs in a mode; None where nobody knows what it has."""
+    """Return a running pod with a request for its GPUs in a mode; None if its GPUs are not known."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None

@@ -15,6 +15,8 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.quantity import count_of
+from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
 from gputile.api.workloads import POD_GROUP_API
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
@@ -216,6 +218,8 @@ class _Expander:
         origin, kind = manifest.origin, manifest.kind
         metadata, workload = workload_of(manifest)
         owner = self._owner(manifest, metadata)
+        if gang := words_of_gang(manifest.body):
+            self._note(gang, manifest)
         if kind == "Job" and workload.completions is not None:
             self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = workload.completions
         steps = template_path(kind)
@@ -313,7 +317,7 @@ class _Expander:
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a sentence on an amount of memory that is right for GPUs like these in another unit, "" for none."""
+        """Return a sentence on an amount of memory that no GPU here has, or less than any use; "" for other amounts."""
         unit = self._intake.admission.configuration.unit_mib
         try:
             request = parse_request(pod, unit)
@@ -324,6 +328,12 @@ class _Expander:
         least, most, asked = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
         if least <= asked <= most:
             return ""
+        largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
+        if asked > most >= largest * request.unit_mib:
+            said = (
+                f"its containers get the same GPU and ask for {memory_text(asked)} together, and GPUs here have up to"
+            )
+            return f"{said} {memory_text(most)}; put containers that are to be on different GPUs into pods of their own"
         count = asked // request.unit_mib
         others = [other for other in _USUAL_UNITS if least <= count * other <= most]
         if not others:

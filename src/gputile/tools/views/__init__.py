@@ -1,1 +1,1 @@
-"""Computes what people look at from the ledger: tables, explanations and numbers."""
+"""Computes tables, bars and states of the installation for the command line."""

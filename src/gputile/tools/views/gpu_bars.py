@@ -1,4 +1,4 @@
-"""Draws GPUs as bars on a terminal, filled with what is allocated, by namespace or by workload."""
+"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that they are allocated to."""
 
 import math
 from collections import Counter
@@ -11,8 +11,8 @@ from gputile.api.wording import gib_text, memory_text
 from gputile.tools.views.inspect import NodeSummary, PodSummary
 from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
 
-OTHERS: Final = "others"  # what has no letter of its own
-OTHER_PODS: Final = "other pods"  # those that are on a GPU, and not among the pods that are told
+OTHERS: Final = "others"  # groups without a letter of their own
+OTHER_PODS: Final = "other pods"  # pods on a GPU that are not listed
 _LETTERS: Final = ascii_uppercase + ascii_lowercase
 _OTHERS_LETTER: Final = "*"
 _GAP: Final = 2
@@ -23,7 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a line. ``group`` is the number of the piece's group, None outside of pieces."""
+    """A part of a line. ``group`` is the number of the group that it shows, None if it shows none."""
 
     text: str
     group: int | None = None
@@ -35,7 +35,7 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """What is drawn on: so many columns, with or without colours, and with blocks or only ASCII."""
+    """The terminal: its columns, whether it has colours, and whether it shows block characters."""
 
     columns: int
     coloured: bool = False
@@ -44,7 +44,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One GPU: what of ``total`` each group has, in MiB, or in pods where pods have the GPU in turns."""
+    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if the GPU is time-sliced."""
 
     index: int
     pieces: dict[str, int]
@@ -62,7 +62,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class NodeBars:
-    """A node's GPUs, and sentences on what no bar shows."""
+    """The bars of a node's GPUs, and sentences on what they do not show."""
 
     name: str
     bars: list[Bar]
@@ -70,9 +70,9 @@ class NodeBars:
 
 
 class BarGroups:
-    """The letters and colours of groups: one for each, the last for all others where there are too many.
+    """The letters and colours of groups; if there are too many groups, the last letter stands for the others.
 
-    ``known`` are the groups with what they have; those with most get letters, in the order of their names.
+    ``known`` are the groups with their amounts. The largest groups get letters, in the order of their names.
     """
 
     def __init__(self, known: Counter[str]) -> None:
@@ -96,12 +96,12 @@ def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
 
 
 def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]:
-    """Return the nodes with a bar for each GPU, its pieces by ``group_of`` the pods."""
+    """Return the nodes with a bar for each GPU; ``group_of`` returns the group of a pod."""
     return [NodeBars(node.name, _bars(node, group_of), _remarks(node)) for node in nodes]
 
 
 def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Line]:
-    """Return the lines of the drawing, none of them wider than the paper where that has 40 columns or more."""
+    """Return the lines of the drawing, which fit a terminal of 40 columns or more."""
     if not any(node.bars for node in nodes):
         return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
     names = [columns_of(inert(node.name)) for node in nodes]
@@ -148,7 +148,7 @@ def _remarks(node: NodeSummary) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """How bars stand in rows: so many in each, and the columns of index, bar and amounts."""
+    """The layout: bars in each row, and the widths of index, bar and amounts."""
 
     in_row: int
     index: int
@@ -157,7 +157,7 @@ class _Grid:
 
 
 def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
-    """Return the grid in which rows are as full as they can be, and equally so."""
+    """Return the layout with the fewest rows, filled evenly."""
     bars = [bar for node in nodes for bar in node.bars]
     index = max(len(str(bar.index)) for bar in bars)
     amounts = max(len(bar.amounts) for bar in bars)
@@ -203,7 +203,7 @@ def _unhealthy(paper: Paper) -> str:
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
-    """Return the pieces by the number of their group; where there are more than ``most``, the smallest as others."""
+    """Return the pieces by group number; beyond ``most``, the smallest ones are added to the others."""
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
     if rest := sum(pieces.values()) - sum(kept.values()):
@@ -213,12 +213,12 @@ def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int
 
 
 def _filled(letter: str, size: int, paper: Paper) -> str:
-    """Return a piece: its letter, so that it is told from the next one without colours too, and what fills it."""
+    """Return a piece of a bar: its letter, which distinguishes it without colours too, and its filling."""
     return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
 
 
 def _cells(parts: Sequence[int], width: int) -> list[int]:
-    """Return how many of ``width`` cells each part gets: by its size, but one at least where it is not nothing."""
+    """Divide ``width`` cells among the parts by size; each part that is not 0 gets at least one."""
     total = sum(parts)
     if not total:
         return [0] * (len(parts) - 1) + [width]
@@ -233,7 +233,7 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars with the node's name before the first of them, or above where it is too long for that."""
+    """Return the rows of bars, with the node's name to the left of the first row, or above it if it is too long."""
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
         return [*((Span(text),) for text in wrapped(name, paper.columns)), *((indent, *line) for line in drawn)]
@@ -247,7 +247,7 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
-    """Return the lines that say which letter is which of the groups ``shown``, and what is free or unhealthy."""
+    """Return the legend: the letters of the groups ``shown``, and the signs for free and unhealthy."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))

@@ -1,7 +1,7 @@
 """Builds the records of nodes, GPUs and pods of every view, and prints the tables of ACK's tool.
 
-Columns, order and totals of ``kubectl inspect cgpu`` are those of ACK's tool (V2, V3). The spacing is that of the
-documents' sample output, down to its heading, which stands two characters off the rows.
+``kubectl inspect cgpu`` has the columns, order and totals of ACK's tool (V2, V3), and the spacing of the sample output
+in its documents, in which the heading is two characters off the rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
-_USUAL_CELL = 5  # characters of "15/15": wider cells widen their heading
+_USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
+    """A GPU: memory in MiB, percent of compute and number of pods booked on it. ``total_mib`` is allocatable."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
@@ -42,7 +42,7 @@ class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are not known, where they are not."""
+    """A pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are unknown, "" if they are known."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -53,9 +53,9 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words.
+    """A node. ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's annotations.
 
-    ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
+    ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
     """
 
     name: Annotated[str, described("The node's name.")]
@@ -72,7 +72,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong with the node, and each of its GPUs that is unhealthy."""
+        """The problem of the node, and its unhealthy GPUs."""
         unhealthy = [f"GPU {gpu.index} is unhealthy" for gpu in self.gpus if not gpu.healthy]
         return [self.problem, *unhealthy] if self.problem else unhealthy
 
@@ -86,12 +86,12 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def unplaced_mib(self) -> int:
-        """MiB that pods on unknown GPUs ask for."""
+        """The requests of pods whose GPUs are unknown, in MiB."""
         return sum(pod.asked_mib for pod in self.pods if not pod.mib)
 
 
 def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
-    """Return all nodes with GPUs, or with pods that ask for some, by name."""
+    """Return all nodes with GPUs, or with pods that request some, by name."""
     return _worth_showing(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
 
 
@@ -102,7 +102,7 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return what a ledger of these objects has at ``now_ns``, without its arrays: loading numpy takes long."""
+    """Return the same as a ledger of these objects at ``now_ns`` would, without loading numpy, which takes long."""
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -126,9 +126,9 @@ def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 
 
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
-    """Return a node with its pods of one namespace alone; "" leaves all. What is booked stays as it is.
+    """Return a node with only the pods of a namespace, or all if that is "". The booked amounts do not change.
 
-    A pod of which nobody knows the GPUs stays: what it asks for counts.
+    Pods whose GPUs are unknown stay, because their requests count.
     """
     if not namespace:
         return node
@@ -190,27 +190,26 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
-    """Return the memory unit to count in, MiB: the one in force on all shared nodes, else the configured one.
+    """Return the unit of the tables, in MiB: the unit of all shared nodes if it is the same, else the configured one.
 
-    Claims ask for MiB, and would have tables of nodes of claims count in these.
+    Nodes that serve claims have no unit of their own.
     """
     in_force = {node.unit_mib for node in nodes if node.shared and node.unit_mib != CLAIM_UNIT_MIB}
     return in_force.pop() if len(in_force) == 1 else configured_mib
 
 
 def unit_name(unit_mib: int) -> str:
-    """Return the unit as the heading shows it: "GiB", "128MiB", "2GiB"."""
+    """Return the unit for the heading: "GiB", "128MiB", "2GiB"."""
     if unit_mib == 1024:
         return "GiB"
     return f"{unit_mib // 1024}GiB" if unit_mib % 1024 == 0 else f"{unit_mib}MiB"
 
 
 def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong.
+    """Return the table of shared GPUs, those of the other modes, and the problems.
 
-    The tables but the first one are no wider than ``width``, where it is given. A GPU that is unhealthy is named at
-    the end, and marked with an asterisk in the tables that are gputile's own: other programs read the cells of the
-    first one, which is the documents'.
+    The first table is that of ACK's tool, which other programs parse, so it has no marks and no greatest width. The
+    others are at most ``width`` columns wide and mark unhealthy GPUs with an asterisk. All problems come at the end.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
@@ -223,7 +222,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     sliced = [node for node in nodes if node.replicas]
     if sliced:
         lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced), width)]
-    told = [node for node in nodes if node.shared or node.gpus]  # what serves nothing said so above
+    told = [node for node in nodes if node.shared or node.gpus]  # for nodes that serve nothing, the first table says so
     troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
         lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled], width)]
@@ -231,7 +230,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return the pods of each node (``-d``), in tables that are no wider than ``width``, where it is given."""
+    """Return the pods of each node (``-d``), in tables of at most ``width`` columns if it is given."""
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
@@ -258,7 +257,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
-    """Return heading and rows; a column is an index, which a node without a GPU of that index leaves empty."""
+    """Return heading and rows, with a column for each GPU index."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
@@ -293,12 +292,12 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return how many of a node's GPUs are taken."""
+    """Return the number of booked GPUs of a node, and of all its GPUs."""
     return f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return how many pods have each GPU in turns, of the most that may."""
+    """Return for each time-sliced GPU the number of its pods, and of its replicas."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))]
     for node in nodes:
@@ -331,5 +330,5 @@ def _sums(nodes: Sequence[NodeSummary], unit_mib: int) -> tuple[int, int]:
 
 
 def _units_up(mib: int, unit_mib: int) -> int:
-    """Return how many units an amount takes, rounded up to whole units."""
+    """Convert MiB to units, rounded up."""
     return -(-mib // unit_mib)

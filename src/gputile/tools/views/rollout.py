@@ -1,11 +1,10 @@
-"""Tells how far each component of an installation is, and what is wrong with the whole (U11).
+"""Assesses the rollout of each component, and finds problems of the whole installation (U11).
 
-A component is ready by the rules of ``kubectl rollout status``. One that is not is ``Failed`` where nothing will change
-unless somebody acts: an image that cannot be pulled, a container that crashes, a pod that must not be created. In every
-case the reason is what the cluster itself says about it.
+A component is ready by the rules of ``kubectl rollout status``. It is ``Failed`` if somebody has to act: its image
+cannot be pulled, a container crashes, or its pods are not admitted. The reason is quoted from the cluster.
 
-What no component's own state tells is an upgrade that Helm has not finished, a configuration that is refused, a
-component that is missing, and another extender that allocates the same GPUs.
+Problems of the whole installation are an upgrade that Helm has not finished, a refused configuration, a missing
+component, and another extender that allocates the same GPUs.
 """
 
 import functools
@@ -33,7 +32,7 @@ from gputile.api.workloads import (
 )
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-# The kubelet's reasons why a container waits: for its image, for what only somebody can mend, and for its turn.
+# The kubelet's reasons why a container waits: for its image, for somebody to act, or for its start.
 _NO_IMAGE: Final = (
     *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"),
     *("ImageInspectError", "SignatureValidationFailed"),
@@ -46,11 +45,11 @@ _HOPELESS: Final = frozenset(
 )
 _STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
 _TO_SECONDS: Final = len("2026-01-01T00:00:00")
-_PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: a Secret of the pod is not there
+_PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: the pod's pull secret does not exist
 
 
 class RolloutState(StrEnum):
-    """How far a component has come."""
+    """The state of a component."""
 
     READY = "Ready"
     DEPLOYING = "Deploying"
@@ -58,9 +57,9 @@ class RolloutState(StrEnum):
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """One component: how many of its pods are ready, of how many, and ``reason`` what is in the way, "" if nothing.
+    """A component: its ready and desired pods. ``reason`` says why it is not ready, "" if it is.
 
-    ``remedy`` is what to do about the reason, "" where nothing is known.
+    ``remedy`` says how to mend that, "" if unknown.
     """
 
     name: Annotated[str, described("Which component.")]
@@ -78,9 +77,9 @@ def component_of(
     events: Sequence[Event],
     said: Mapping[str, str] = MappingProxyType({}),
 ) -> Component:
-    """Return the state of a component from its workload, its pods, and the events of its namespace.
+    """Assess a component from its workload, its pods, and the Events of its namespace.
 
-    ``said`` is why pods that run are not ready, in their own words, by their names.
+    ``said`` are the responses of readiness probes that failed, by pod name.
     """
     name = name_of(workload)
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
@@ -98,7 +97,7 @@ def component_of(
 
 
 def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
-    """Return the state of a component of no pods: a cluster may well have no nodes for agents at the moment."""
+    """Return the state of a component without pods; a cluster may have no nodes for agents at the moment."""
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
     state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
@@ -106,12 +105,12 @@ def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[Rollou
 
 
 def name_of(workload: Deployment | DaemonSet) -> str:
-    """Return the component's name: its label's, or its object's where it has none."""
+    """Return the component's name: its label, or its object's name if it has none."""
     return workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
 
 
 def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
-    """Return how many pods are wanted, of the newest kind, available, and there at all."""
+    """Return the numbers of desired, updated, available and existing pods."""
     if isinstance(workload, Deployment):
         at = workload.status
         return workload.spec.replicas, at.updated_replicas, at.available_replicas, at.replicas
@@ -127,7 +126,7 @@ def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
 def _trouble(
     workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event], said: Mapping[str, str]
 ) -> tuple[RolloutState, str]:
-    """Return the worst that is known, with its reason; "" where nothing is."""
+    """Return the worst known state with its reason, "" if there is none."""
     found = [_pod_trouble(pod, events, said) for pod in pods if not pod.ready and not _replaced(workload, pod)]
     failed = [reason for state, reason in found if state is RolloutState.FAILED]
     starting = next((reason for state, reason in found if state is RolloutState.DEPLOYING and reason), "")
@@ -139,26 +138,26 @@ def _trouble(
     if refused is not None:
         return RolloutState.FAILED, f"{refused.reason}: {refused.message}"
     if late is not None:
-        # What keeps it from making progress, its pods know.
+        # The reasons why it makes no progress are in its pods.
         return RolloutState.FAILED, f"{late.reason}: {late.message}{'; ' if starting else ''}{starting}"
     return RolloutState.DEPLOYING, starting
 
 
 def _refusal(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Event | None:
-    """Return why pods cannot be created: an Event, which stays for an hour, of pods that are not there since then."""
+    """Return the Event which says why pods cannot be created, unless pods were created after it."""
     latest = _latest(events, workload.metadata.name, "FailedCreate")
     wanted, updated, _, _ = _counts(workload)
     if latest is None or (updated >= wanted and len(pods) >= wanted):
         return None
     newest = max((pod.metadata.creation_timestamp or "" for pod in pods), default="")
-    # An Event may tell its time in microseconds, and a pod in seconds only.
+    # Events may have microseconds, pods have whole seconds.
     return latest if newest[:_TO_SECONDS] <= latest.when[:_TO_SECONDS] else None
 
 
 def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
-    """Return whether a pod that was evicted, say, and is left lying about has another in its place.
+    """Return whether another pod has replaced a pod that ended, for example by an eviction.
 
-    A Deployment's count of pods leaves those out that have ended; a DaemonSet has one a node, and removes it first.
+    A Deployment does not count such pods; a DaemonSet deletes them before it creates another one on the node.
     """
     ended = isinstance(workload, Deployment) and pod.status.phase == "Failed"
     wanted, _, _, total = _counts(workload)
@@ -197,7 +196,7 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
 
 
 def _end(ended: Terminated) -> str:
-    """Return how a container ended; the reason that says no more than the exit code is left out."""
+    """Return how a container ended, without a reason that only repeats the exit code."""
     why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
     return f"; it ended with exit code {ended.exit_code}{why}"
 
@@ -208,10 +207,7 @@ def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | Non
 
 
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
-    """Return what to do about ``reason``, "" where nothing is known.
-
-    ``workload`` is the component's own object, as ``deployment/gputile-webhook``.
-    """
+    """Return how to mend ``reason``, "" if unknown. ``workload`` is such as ``deployment/gputile-webhook``."""
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):
             return remedy.format(namespace=namespace, workload=workload)
@@ -224,14 +220,14 @@ def _remedies() -> Mapping[str, str]:
 
 
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
-# Labels of the pods of gpushare's manifest and of HAMi's chart: both write to pods which GPU they get.
+# Labels of the pods of gpushare's manifest and of HAMi's chart, which annotate pods with their GPU too.
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
 _MOST_DIGITS: Final = 9  # of a revision's number
 _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """What is wrong with ``object``, by which rule, and what to do. ``state`` is Ready where all components may be."""
+    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can have."""
 
     object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
     rule: Annotated[str, described("What is wrong with it.")]
@@ -242,7 +238,7 @@ class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
 def unfinished_releases(
     revisions: Iterable[HelmRevision], names: Iterable[str], namespace: str
 ) -> list[InstallationProblem]:
-    """Return the problems of the releases ``names`` whose latest revision Helm did not bring to its end."""
+    """Return the problems of those releases ``names`` whose latest revision Helm did not finish."""
     latest: dict[str, tuple[int, str]] = {}
     for revision in revisions:
         labels = revision.metadata.labels
@@ -274,7 +270,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
 
 
 def refused_configuration(why: str) -> InstallationProblem:
-    """Return the problem of a configuration that no component takes; ``why`` as its reader says it."""
+    """Return the problem of a configuration that components refuse, for the reason ``why``."""
     return InstallationProblem(
         "configuration",
         f"{why}; components that run keep what they had, and one that starts anew does not run",
@@ -286,10 +282,10 @@ def refused_configuration(why: str) -> InstallationProblem:
 def missing_components(
     workloads: Sequence[Deployment | DaemonSet], accounts: Iterable[ServiceAccount], scheduler_name: str
 ) -> list[InstallationProblem]:
-    """Return the problems of components that are not there, though what belongs to them is.
+    """Return the problems of components that are missing.
 
-    The chart makes an account for each component that is to be there, and has admission give pods to the scheduler
-    ``scheduler_name`` where it installs one, "" elsewhere. Where nothing is installed, nothing is missing.
+    The chart creates a ServiceAccount for each component. ``scheduler_name`` is the scheduler that the configuration
+    names, "" if the chart installs none. If nothing is installed, nothing is missing.
     """
     if not workloads:
         return []
@@ -312,7 +308,7 @@ def missing_components(
 
 
 def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:
-    """Return the problems that the pods of other extenders are, those that run."""
+    """Return a problem for each other extender whose pods run."""
     names = sorted({f"{p.metadata.namespace}/{p.metadata.name}" for p in pods if p.status.phase == "Running"})
     return [
         InstallationProblem(

@@ -1,4 +1,4 @@
-"""Tells whether the installation is deployed, by component, and how each node is set (U11)."""
+"""Assesses the installation by component, and lists the mode and unit of each node (U11)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +30,9 @@ _RENEWED_WITHIN_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """``here`` are sentences on what programs left that work with a namespace, ``elsewhere`` the webhook's others.
+    """Signs of gputile without components: sentences on a namespace (``here``), and other namespaces of its webhook.
 
-    ``running`` is set where one of the programs has renewed its Lease in the last minutes.
+    ``running``: one of the programs has renewed its Lease in the last minutes.
     """
 
     here: list[str] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Traces:
 def traces_of(
     leases: Iterable[Lease], configurations: Iterable[WebhookConfiguration], namespace: str, now: float
 ) -> Traces:
-    """Return what the Leases of a namespace and the cluster's webhook configurations tell of gputile.
+    """Return the signs of gputile in the Leases of a namespace and in the cluster's webhook configurations.
 
-    ``now`` is the time by this machine's clock, in seconds; the cluster's may differ by minutes.
+    ``now`` is the time of this machine in seconds; the cluster's may differ by minutes.
     """
     holders = [
         f"{lease.spec.holder_identity} holds the Lease {lease.metadata.name}"
@@ -64,7 +64,7 @@ def traces_of(
 
 
 def _namespace(webhook: WebhookEntry) -> str:
-    """Return the namespace of a webhook's Service, "" where it is asked by an address."""
+    """Return the namespace of a webhook's Service, "" if it has a URL."""
     service = webhook.client_config.service
     return service.namespace if service is not None else ""
 
@@ -75,9 +75,9 @@ _NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
 
 class RolloutPhase(StrEnum):
-    """The state of the installation, in the documents' words; and what they have no word for.
+    """The state of the installation, with the names of ACK's documents where they have one.
 
-    OUTSIDE_OF_PODS: programs hold Leases, which say that they run; whether they are ready only they can say.
+    OUTSIDE_OF_PODS: programs renew their Leases, so they run; the cluster does not know whether they are ready.
     """
 
     DEPLOYED = "Deployed"
@@ -88,10 +88,9 @@ class RolloutPhase(StrEnum):
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
-    """One GPU node: the mode and unit that are in force there, and what is pending or wrong there, in its own words.
+    """A GPU node: the mode and unit in force, and what its conditions say of pending changes and problems.
 
-    ``mode`` "" and ``unit_mib`` 0: its agent has reported none. ``agent_there`` is unset where no agent has a pod: what
-    is known of the node is what the last one said.
+    ``mode`` is "" and ``unit_mib`` 0 if its agent has reported none. ``agent_there``: an agent has a pod on the node.
     """
 
     name: Annotated[str, described("The node's name.")]
@@ -104,11 +103,11 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation. ``unit_mib`` is the configured memory unit, 0 where there is no configuration.
+    """The whole installation. ``unit_mib`` is the configured memory unit, 0 without a configuration.
 
-    ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``. Where there are
-    no components, ``traces`` is what programs outside of pods have left, and ``elsewhere`` where gputile is instead.
-    ``problems`` is what is wrong with the whole, and no component's own state tells.
+    ``resting`` counts the nodes without GPUs, which are not in ``nodes``. Without components, ``traces`` are the signs
+    of programs outside of pods, and ``elsewhere`` the namespaces in which gputile may be installed. ``problems`` are
+    those of the whole installation.
     """
 
     phase: Annotated[RolloutPhase, described("What the installation is.")]
@@ -135,9 +134,9 @@ def assess(
     unit_mib: int,
     said: Mapping[str, str] = MappingProxyType({}),
 ) -> Installation:
-    """Return the state of the installation with these workloads and pods.
+    """Assess the installation of these workloads and pods.
 
-    ``said`` is why pods that run are not ready, in their own words, by their names.
+    ``said`` are the responses of readiness probes that failed, by pod name.
     """
     components = sorted((component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name)
     agents = _agents(pods)
@@ -162,7 +161,7 @@ def assess(
 
 
 def with_problems(installation: Installation, problems: Sequence[InstallationProblem]) -> Installation:
-    """Return an installation with what is wrong with the whole, which can be no further than that lets it be."""
+    """Return the installation with these problems; its phase is the worst one that they allow."""
     phase, states = installation.phase, {problem.state for problem in problems}
     if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
         phase = RolloutPhase.FAILED
@@ -172,7 +171,7 @@ def with_problems(installation: Installation, problems: Sequence[InstallationPro
 
 
 def with_traces(installation: Installation, traces: Traces) -> Installation:
-    """Return an installation of no components as what its traces say that it is."""
+    """Return an installation without components in the phase that its signs show."""
     if installation.phase is not RolloutPhase.NOT_INSTALLED:
         return installation
     if not traces.here:
@@ -186,7 +185,7 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
 
 
 def table(installation: Installation, width: int | None = None) -> str:
-    """Return the installation as people read it, in tables of at most ``width`` columns."""
+    """Return the text for people, with tables of at most ``width`` columns."""
     components = installation.components
     bad = [component.name for component in components if component.state is not RolloutState.READY]
     bad += [problem.object for problem in installation.problems if problem.state is not RolloutState.READY]
@@ -217,7 +216,7 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 
 def _seen(installation: Installation) -> list[str]:
-    """Return what there is of an installation whose components are not found."""
+    """Return the lines on an installation without components."""
     found = ["its configuration is there"] if installation.unit_mib else []
     count = len(installation.nodes)
     if count:
@@ -241,7 +240,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return whether each node's agent is ready: one of its pods, of which there are two while a new one starts."""
+    """Return whether each node's agent is ready: one of its pods, of which an upgrade has two."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -250,7 +249,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _told(node: Node) -> bool:
-    """Return whether an agent has said anything of the node: one that rests says nothing."""
+    """Return whether an agent has annotated the node; one without GPUs does not."""
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return True
     return any(
@@ -286,7 +285,7 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
 
 
 def _node_row(node: InstalledNode, absent: str) -> tuple[str, ...]:
-    """Return the row of a node; ``absent`` is said of an agent that has no pod."""
+    """Return the row of a node; ``absent`` is the text if its agent has no pod."""
     agent = "ready" if node.agent_ready else "not ready" if node.agent_there else absent
     return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
 

@@ -1,4 +1,4 @@
-"""Makes text fit a terminal: widths of characters, tables, and nothing that a terminal would obey."""
+"""Fits text and tables to a terminal, and escapes control characters."""
 
 import unicodedata
 from bisect import bisect_right
@@ -8,14 +8,14 @@ _OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # control, format, surrogat
 
 
 def inert(text: str) -> str:
-    r"""Return ``text`` with every character that a terminal would obey written as its code: ``\x1b``."""
+    r"""Return ``text`` with control characters escaped, such as ``\x1b``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_code(each) if unicodedata.category(each) in _OBEYED else each for each in text)
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns of a terminal ``text`` takes: two for a wide character, none for a combining one."""
+    """Return the width of ``text`` in columns: two for a wide character, none for a combining one."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -24,12 +24,12 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """Return ``text`` with spaces after it, ``width`` columns wide at least."""
+    """Return ``text`` padded with spaces to ``width`` columns."""
     return text + " " * (width - columns_of(text))
 
 
 def shortened(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` columns; it ends in dots where something is left out."""
+    """Return ``text`` cut to ``width`` columns; it ends in dots if something was cut."""
     if columns_of(text) <= width:
         return text
     dots = "..." if width > len("...") else ""
@@ -37,7 +37,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return ``text`` in lines of at most ``width`` columns, broken between words; words that are too long are cut."""
+    """Break ``text`` into lines of at most ``width`` columns, between words if possible."""
     if columns_of(text) <= width:
         return [text]
     lines = [""]
@@ -54,7 +54,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _cut(word: str, width: int) -> list[str]:
-    """Return a word in parts of at most ``width`` columns, a wide character whole."""
+    """Cut a word into parts of at most ``width`` columns; a wide character is not divided."""
     parts, taken = [""], 0
     for each in word:
         size = columns_of(each)
@@ -71,16 +71,15 @@ def _code(character: str) -> str:
 
 
 _GAP = 2
-_TALLEST = 2  # lines of a row where there are not lines for all
-_NARROWEST = 8  # columns of text: a column of a table gets no narrower
+_TALLEST = 2  # lines of a row if the terminal has too few lines
+_NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None, tallest: int | None = None) -> list[str]:
-    """Return the lines of a table: every column is as wide as its widest cell, with two spaces between columns.
+    """Return the lines of a table whose columns are as wide as their widest cells, with two spaces between columns.
 
-    Where that is more than ``width`` columns of a terminal, the text of the widest cells goes on in further lines
-    below itself. Without ``width`` each row is one line. Of the text of a cell below the heading ``tallest`` lines are
-    left, where that is given.
+    If that is wider than ``width``, the widest cells are wrapped. ``tallest`` limits the lines of a cell below the
+    heading.
     """
     cells = [[inert(cell) for cell in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
@@ -88,20 +87,20 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None, tallest: in
         words = [
             max(columns_of(word) for cell in column for word in cell.split(" ")) for column in zip(*cells, strict=True)
         ]
-        for narrowest in (words, [_NARROWEST] * len(widths)):  # words are cut only where nothing else helps
+        for narrowest in (words, [_NARROWEST] * len(widths)):  # cut words only if nothing else helps
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
     return [line for number, row in enumerate(cells) for line in _lines(row, widths, tallest if number else None)]
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return the rows as the text of a table, each line with its end; see ``aligned``."""
+    """Return the rows as the text of a table; see ``aligned``."""
     return "".join(f"{line}\n" for line in aligned(rows, width))
 
 
 def first_rows(rows: Sequence[Sequence[str]], width: int | None, lines: int) -> tuple[list[str], int]:
-    """Return the text of as many rows, the heading first, as ``lines`` lines have room for, and how many those are.
+    """Return the text of as many rows as fit into ``lines`` lines, with the heading, and the number of these rows.
 
-    A row takes two lines at most. Of a row that is too long for all of the lines its beginning is there.
+    A row takes at most two lines.
     """
     counts = range(2, min(len(rows), lines) + 1)
     fit = bisect_right(counts, lines, key=lambda count: len(aligned(rows[:count], width, _TALLEST)))
@@ -110,7 +109,7 @@ def first_rows(rows: Sequence[Sequence[str]], width: int | None, lines: int) -> 
 
 
 def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[int]:
-    """Return the widths with the widest made narrower until together they are at most ``most``, if they can be."""
+    """Reduce the largest widths until their sum is at most ``most``, if ``narrowest`` allows it."""
     found = list(widths)
     while sum(found) > most:
         wider = [column for column, width in enumerate(found) if width > narrowest[column]]

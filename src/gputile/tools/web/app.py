@@ -1,4 +1,4 @@
-"""Answers the page's requests: its files, the state, its changes, and questions about pods."""
+"""Serves the page's requests: its files, the state, a stream of changes, and questions about pods."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 LARGEST_MANIFEST: Final = 256 * 1024
 FIRST_NODES: Final = 64  # more rows than any screen shows
-_MOST_WAITING: Final = 64  # questions about pods, of all viewers: fifty may open the same page at once
+_MOST_WAITING: Final = 64  # questions about pods, of all viewers; fifty people may open the same link at once
 _MOST_WAITING_OF_ONE: Final = 16
 _MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
 _MOST_MANIFESTS_OF_ONE: Final = 2
@@ -58,7 +58,7 @@ class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``/api/pod``: what ``gputile explain`` says, and the pod's Events; ``events_unknown`` is why there are none."""
+    """The response of ``/api/pod``. ``events_unknown`` is the reason why the pod's Events cannot be shown."""
 
     explanation: ExplainAnswer
     created: str
@@ -67,13 +67,13 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TooManyQuestions(Exception):
-    """Too many questions are waiting already."""
+    """Too many questions are waiting for an answer."""
 
 
 class Questions:
-    """Answers questions about the cluster one at a time, beside the event loop; ``most`` may wait.
+    """Answers questions about the cluster one at a time, in a thread.
 
-    Of one viewer ``most_of_one`` may, where viewers have names.
+    At most ``most`` questions wait, and at most ``most_of_one`` of the same viewer if viewers log in.
     """
 
     def __init__(self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int) -> None:
@@ -84,11 +84,11 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Return what ``answer`` returns of the cluster as it is now; ``viewer`` is "" where viewers have no names.
+        """Call ``answer`` with the current state of the cluster. ``viewer`` is "" if viewers do not log in.
 
         Raises:
-            TooManyQuestions: too many wait already.
-            KubeError: what the answer needs to know of the cluster cannot be read.
+            TooManyQuestions: too many questions are waiting.
+            KubeError: the API server cannot be read.
         """
         if self._waiting.total() >= self._most or (viewer and self._waiting[viewer] >= self._most_of_one):
             raise TooManyQuestions
@@ -99,13 +99,14 @@ class Questions:
                 return await asyncio.to_thread(answer, moment)
         finally:
             self._waiting[viewer] -= 1
-            self._waiting += Counter()  # which forgets who waits for nothing
+            self._waiting += Counter()  # removes viewers with no question left
 
 
 class PageApp:
-    """The page over HTTP. ``cluster`` names what it shows, ``moment`` is the cluster for questions.
+    """The HTTP handlers of the page.
 
-    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    ``cluster`` is the cluster's name on the page. ``moment`` returns the state that questions are answered on.
+    ``viewers`` is None if there is no login: then only the person who started the page can open it.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class PageApp:
         self._viewers = viewers
         self._epoch = secrets.token_hex(8)
         self._cluster = cluster
-        self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
-        self._encoding = asyncio.Lock()  # for viewers who see a part: one at a time, beside the event loop
+        self._encoded = -1, b""  # revision and state: encoded once for all viewers of a revision
+        self._encoding = asyncio.Lock()  # one partial state at a time is encoded, in a thread
         self._questions = Questions(moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
         self._manifests = Questions(moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
@@ -152,19 +153,19 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
+        """Return what the viewer may see: everything if there is no login, else the rights that the guard has read."""
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
     def _viewer(self, request: web.BaseRequest) -> str:
-        """Return what viewers are told apart by, "" where nobody logs in."""
+        """Return the viewer's user name, "" if there is no login."""
         return "" if self._viewers is None else self._viewers.user(request[SECRET])
 
     def prepare(self) -> None:
-        """Encode the state, so that the first viewer need not wait for that."""
+        """Encode the state, so that the first viewer does not wait for it."""
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
-        """Answer what fills a screen: a browser draws it while thousands of nodes are on their way."""
+        """Answer the first screen, which a browser draws while it loads thousands of nodes."""
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
@@ -212,13 +213,13 @@ class PageApp:
         return msgspec.structs.replace(answer, epoch=epoch, nodes=nodes, pending=pending, partial=True)
 
     def _epoch_for(self, rights: Rights) -> str:
-        """Return what a state is named after: differences for other rights do not go on from it."""
+        """Return the epoch of states for these rights: changes for other rights cannot be applied to them."""
         if rights.everywhere:
             return self._epoch
         return f"{self._epoch}-{hashlib.sha256(' '.join(sorted(rights.namespaces)).encode()).hexdigest()[:16]}"
 
     async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send changes after the revision that the browser has; it names it again when it connects anew."""
+        """Stream the changes after the browser's revision, which it sends in ``Last-Event-ID`` when it reconnects."""
         text = request.headers.get("last-event-id") or request.query.get("after", "")
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         rights = self._rights(request)
@@ -248,12 +249,11 @@ class PageApp:
             return _no_pod()
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
-        node, uid = pod.spec.node_name, pod.metadata.uid
-        found = await self._usage_feed.opened(node, pod.key, uid)
+        found = self._usage_feed.of_pod(pod.spec.node_name, pod.key)
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:
-        """Return the pod that a request names, None where there is none, or none that the viewer may know of."""
+        """Return the pod that a request names, None if it does not exist or the viewer may not see it."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None
@@ -316,12 +316,12 @@ class PageApp:
 
 
 def _as_counted(name: str) -> list[str | int]:
-    """Return what names are sorted by where node-10 comes after node-9, as in the browser."""
+    """Return a sort key that orders node-10 after node-9, as the browser does."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
 
 
 def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
-    """Return what an explanation says of its pod alone: why it is there, or has no place, is often due to others."""
+    """Remove from an explanation what concerns other pods, which the viewer may not see."""
     unseen = "It has no node. Those who may list the pods of all namespaces see why."
     text = whereabouts(pod)[1] if said.node else unseen
     return msgspec.structs.replace(said, text=text, nodes=[], changes=[])

@@ -1,4 +1,4 @@
-"""Provides the files that the browser gets, from the package; nothing is loaded from elsewhere."""
+"""Provides the files that the browser loads, out of the package: nothing comes from other hosts."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ _LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n'
 
 
 def html_file(page: PageAnswer) -> str:
-    """Return the page with this state as HTML that loads nothing, and whose policy lets nothing be loaded."""
+    """Return the page with this state as one HTML file; its content policy forbids loading anything."""
     files = assets()
     style, script = files["page.css"].body.decode(), one_script(files)
     policy = (
@@ -49,7 +49,7 @@ def html_file(page: PageAnswer) -> str:
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
-    # "<" is the one character by which data could end its element.
+    # "<" is the only character with which data could end its element.
     data = msgspec.json.encode(page).decode().replace("<", "\\u003c")
     tail = (
         f'<script type="application/json" id="gputile-data">{data}</script>\n<script type="module">{script}</script>\n'
@@ -59,9 +59,9 @@ def html_file(page: PageAnswer) -> str:
 
 
 def one_script(files: Mapping[str, Asset], first: str = "main.js") -> str:
-    """Return a module and all that it imports as one, each before those that need it.
+    """Return a module and all of its imports as one script, each module before those that import it.
 
-    Names at the top of the modules differ, as a test holds them to.
+    A test checks that no two modules define the same top-level name.
     """
     order: list[str] = []
 

@@ -1,6 +1,6 @@
-"""Watches nodes, pods and claims for the page, logs what changes, and streams that to browsers.
+"""Watches nodes, pods and claims for the page, and streams the changes to browsers.
 
-A browser that stops reading is disconnected, so that it delays no other.
+A browser that stops reading is disconnected, so it cannot delay others.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ from gputile.tools.web.guard import BOUND
 from gputile.tools.web.records import Difference, FeedStatus
 from gputile.tools.web.state import PageState
 
-GATHER_S: Final = 0.1  # changes so close together are sent as one
+GATHER_S: Final = 0.1  # changes within this time are sent together
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_S: Final = 15.0
-ANSWERED_WITHIN_S: Final = 5.0  # of each attempt
-_QUESTION: Final = "/version"  # which costs the API server nothing, and which whoever logs in may ask
-_OBJECTS: Final = 200  # of a list, after which others get their turn
-_MOST_AT_ONCE: Final = 50  # nodes and pods of one change: to look at a node with 128 pods takes half a millisecond
+ANSWERED_WITHIN_S: Final = 5.0  # for one request
+_QUESTION: Final = "/version"  # cheap, and every authenticated user may read it
+_OBJECTS: Final = 200  # of a list that are applied before other tasks run
+_MOST_AT_ONCE: Final = 50  # nodes and pods of one change; a node with 128 pods takes 0.5 ms to compare
 MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * MIB
-STALLED_S: Final = 30.0  # who has not read a piece for so long does not read
-HEARTBEAT_S: Final = 15.0  # the page, and a proxy before it, see that the server is there
+STALLED_S: Final = 30.0  # a browser that reads nothing for so long is disconnected
+HEARTBEAT_S: Final = 15.0  # keeps proxies from closing the stream, and shows the page that it is alive
 Object = TypeVar("Object")
 _PIECE: Final = 256 * 1024
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
-_HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"  # an event, since browsers tell a page of no comments
+_HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"  # an event, because browsers do not pass comments to the page
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change and its number, encoded for who sees everything; ``difference`` is None where it is about no pods."""
+    """A change with its number, encoded for viewers with all rights. ``difference`` is None if it concerns no pods."""
 
     revision: int
     encoded: bytes
@@ -52,10 +52,10 @@ class Change:
 
 
 class ChangeLog:
-    """The latest changes by their numbers, encoded once, bounded in number and in bytes.
+    """The latest changes, encoded once, bounded in number and in bytes.
 
-    A viewer holds a number and nothing else, so one that stops reading costs nothing; one that fell behind further than
-    the log reaches takes the whole page anew.
+    A viewer keeps only the number of its last change, so a slow viewer costs no memory. A viewer that falls behind the
+    start of the log reloads the whole page.
     """
 
     def __init__(self, most: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
@@ -67,7 +67,7 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def append(self, encoded: bytes, difference: Difference | None = None) -> None:
-        """Add a change, and wake those who wait for it."""
+        """Add a change, and wake the viewers that wait for one."""
         self.revision += 1
         self._kept.append(Change(self.revision, encoded, difference))
         self._bytes += len(encoded)
@@ -77,28 +77,28 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after ``revision``, None where the log does not reach back so far, or not ahead."""
+        """Return the changes after ``revision``; None if that is older than the log, or in its future."""
         behind = self.revision - revision
         if behind < 0 or behind > len(self._kept):
             return None
         return [self._kept[number] for number in range(len(self._kept) - behind, len(self._kept))]
 
     async def news(self, revision: int) -> None:
-        """Return as soon as there is a change after ``revision``."""
+        """Wait until there is a change after ``revision``."""
         while self.revision <= revision:
             await self._news.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """How a viewer sees changes: ``shown`` encodes one for it, ``lasts`` returns whether it still sees the same."""
+    """What a viewer sees: ``shown`` encodes a change for it, ``lasts`` returns whether its rights are unchanged."""
 
     shown: Callable[[Change], bytes]
     lasts: Callable[[], Awaitable[bool]]
 
 
 class Viewer:
-    """A browser that reads a long answer."""
+    """A browser that reads a long or endless response."""
 
     def __init__(self, request: web.BaseRequest, media_type: str) -> None:
         self._request = request
@@ -109,7 +109,7 @@ class Viewer:
         await self.answer.prepare(self._request)
 
     async def write(self, body: bytes) -> bool:
-        """Send a part of the body; return whether the browser still reads."""
+        """Send a part of the body; return False if the browser has gone."""
         for start in range(0, len(body), _PIECE):
             try:
                 async with asyncio.timeout(STALLED_S):
@@ -123,7 +123,7 @@ class Viewer:
         return True
 
     async def follow(self, log: ChangeLog, revision: int, sight: Sight) -> None:
-        """Send the changes after ``revision`` as they come, until the browser goes or has to load the page anew."""
+        """Stream the changes after ``revision`` until the browser goes or must reload the page."""
         while True:
             found = log.since(revision) if await sight.lasts() else None
             if found is None:
@@ -139,12 +139,12 @@ class Viewer:
 
 class Feed:
     def __init__(self, connection: Connection, state: PageState, *, claims: bool = True) -> None:
-        """``claims`` is whether ResourceClaims can be watched."""
+        """``claims``: whether ResourceClaims can be watched."""
         self.state = state
         self.log = ChangeLog()
         self.status = FeedStatus()
         self._connection = connection
-        self._unanswered: KubeError | None = None  # why the latest question had no answer
+        self._unanswered: KubeError | None = None  # why the latest request failed
         self._dirty = asyncio.Event()
         self._pods = Reflector(connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, self._node, on_list=self._nodes_listed)
@@ -158,9 +158,9 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Write what has changed into the log now: much of it as several changes, between which others get their turn.
+        """Write what has changed into the log, as several changes if it is much; other tasks run between them.
 
-        The page and the log agree between them, too.
+        After each of them, page and log agree.
         """
         while True:
             difference = self.state.take_difference(_MOST_AT_ONCE)
@@ -182,8 +182,8 @@ class Feed:
         while True:
             self.state.time_passed(time.time_ns())
             self._dirty.set()
-            of_claims = self._claims.trouble if self._claims is not None else None
-            troubles = (self._nodes.trouble, self._pods.trouble, of_claims, self._unanswered)
+            of_claims = self._claims.last_error if self._claims is not None else None
+            troubles = (self._nodes.last_error, self._pods.last_error, of_claims, self._unanswered)
             text = next((str(each) for each in troubles if each is not None), "")
             if text != self.status.trouble:
                 since = self.status.since if text and self.status.trouble else int(time.time())
@@ -192,7 +192,7 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Ask the API server something: one that hangs keeps its watches open for minutes, and they are only silent."""
+        """Send a request to the API server: one that hangs keeps watches open for minutes without sending anything."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:
@@ -200,7 +200,7 @@ class Feed:
             except (ConnectionFailed, AnswerLost, ServerError) as error:
                 self._unanswered = error
             except KubeError:
-                self._unanswered = None  # a refusal is an answer
+                self._unanswered = None  # a refusal shows that it answers
             else:
                 self._unanswered = None
 
@@ -211,7 +211,7 @@ class Feed:
             case Deleted(pod):
                 self.state.pod_deleted(pod.metadata.uid)
             case Replaced() | UnreadableObject():
-                return  # lists come another way; of what cannot be read the last word stands
+                return  # lists are applied elsewhere; for an unreadable object the last known state stays
         self._dirty.set()
 
     def _node(self, event: WatchEvent[Node]) -> None:
@@ -260,5 +260,5 @@ def change_event(revision: int, difference: Difference) -> bytes:
 
 
 def _event(kind: str, revision: int, data: bytes) -> bytes:
-    """Return a server-sent event; JSON has no line ends, so the data is one line."""
+    """Return a server-sent event; encoded JSON has no line breaks, so the data is one line."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (revision, kind.encode(), data)

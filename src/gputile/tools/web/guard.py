@@ -1,11 +1,11 @@
-"""Admits only the browser of the person who started the page, or those who have logged in.
+"""Admits only the browser of the person who started the page, or viewers who have logged in.
 
-Without a login the page listens on loopback, which every user of the machine reaches, and every page that the browser
-has open could ask for. So a request names this machine (DNS rebinding), comes from this page (other origins), and shows
-the secret that the printed address has; the browser keeps it in a cookie.
+Without a login the page listens on loopback, where every user of the machine and every page in the browser can reach
+it. A request must therefore name this machine (against DNS rebinding), come from this page (against other origins), and
+carry the secret of the printed address, which the browser keeps in a cookie.
 
-In the cluster each viewer shows a token once and keeps a secret, in a cookie that scripts cannot read and other sites'
-requests do not carry. It is worth nothing beside this page, which the token would be.
+In the cluster a viewer sends a token once and gets a session secret, in a cookie that scripts cannot read and other
+sites' requests do not carry. Unlike the token, the secret gives access to this page only.
 """
 
 import hmac
@@ -37,7 +37,7 @@ HEADERS: Final = {
     "cache-control": "no-store",
 }
 BOUND: Final = web.RequestKey[Mapping[str, str]]("bound")
-"""The headers of a request's answer, for handlers that send it in parts themselves."""
+"""The headers of the response, for handlers that stream it themselves."""
 SESSION_COOKIE: Final = "__Host-gputile"
 RIGHTS, SECRET = web.RequestKey("rights", Rights), web.RequestKey("secret", str)
 LOGIN, LOGOUT = "/login", "/logout"
@@ -45,13 +45,13 @@ LARGEST_TOKEN: Final = 64 * 1024
 _HEADERS: Final = {
     **HEADERS,
     "content-security-policy": CONTENT_POLICY.replace("form-action 'none'", "form-action 'self'"),
-    "referrer-policy": "same-origin",  # with none, the browser would not name the origin of what a form sends
+    "referrer-policy": "same-origin",  # with no-referrer, the browser would send forms without their origin
 }
 _AGAIN: Final = "you are not logged in (any more): load this page anew\n"
 
 
 class Guard:
-    """Lets those through who show ``token``; every answer has the headers that bind the browser."""
+    """Passes requests with ``token`` to the page, and adds the security headers to every response."""
 
     def __init__(self, app: Handler, token: str) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class Guard:
         return None
 
     def _admitted(self, cookie: str) -> web.Response:
-        """Have the browser keep the secret, and its address bar forget it."""
+        """Move the secret from the address into a cookie."""
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(cookie, self._token, httponly=True, samesite="lax", path="/")
         return answer
@@ -87,7 +87,7 @@ class Guard:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a Host header names loopback; a port may differ, since ports are forwarded."""
+    """Return whether a Host header names loopback; any port is right, because ports may be forwarded."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -96,9 +96,9 @@ def is_this_machine(host: str) -> bool:
 
 
 def own_cookie(name: str, host: str) -> str:
-    """Return what a page's cookie is called: with the port that the browser asks, by the Host header.
+    """Return the name of this page's cookie, which contains the port of the Host header.
 
-    A browser sends a host's cookies to all of its ports, so pages on two ports would overwrite each other's.
+    A browser sends a host's cookies to all of its ports, so two pages would overwrite each other's cookies.
     """
     try:
         port = urlsplit(f"//{host}").port
@@ -108,7 +108,7 @@ def own_cookie(name: str, host: str) -> str:
 
 
 def cookies(request: web.BaseRequest, name: str) -> list[str]:
-    """Return the values of the cookies of a name, whatever other programs have put beside them."""
+    """Return the values of all cookies with this name."""
     texts = request.headers.getall("Cookie", [])
     parts = (part.partition("=") for text in texts for part in text.split(";"))
     return [value.strip() for found, _, value in parts if found.strip() == name]
@@ -117,7 +117,7 @@ def cookies(request: web.BaseRequest, name: str) -> list[str]:
 async def answer_bound(
     request: web.BaseRequest, answer: web.Response | None, app: Handler, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Return ``answer``, or else that of ``app``, with these headers."""
+    """Return ``answer``, or the response of ``app`` if it is None, with these headers."""
     request[BOUND] = headers
     found = answer or await app(request)
     if not found.prepared:
@@ -126,7 +126,7 @@ async def answer_bound(
 
 
 class LoginGuard:
-    """Lets those through who have a session, with their rights; all others to the login alone."""
+    """Passes requests of a session to the page, with the viewer's rights; all others may only log in."""
 
     def __init__(self, app: Handler, viewers: Viewers) -> None:
         self._app = app
@@ -139,10 +139,10 @@ class LoginGuard:
         return await answer_bound(request, await self._answer(request), self._app, _HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the answer of the login, None where the page answers."""
+        """Return a response of the login, None if the page is to answer."""
         path, reads = request.path, request.method in ("GET", "HEAD")
         host = request.headers.get("Host", "")
-        # Browsers name the origin of each request that is more than reading.
+        # Browsers send the origin with every request that is not GET or HEAD.
         if not reads and request.headers.getall("Origin", []) != [f"https://{host}"]:
             return web.Response(status=403, text="a request that is more than reading comes from this page\n")
         if path.startswith("/static/"):

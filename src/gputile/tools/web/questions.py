@@ -1,4 +1,4 @@
-"""Answers a viewer's questions about a pod or a manifest, by the code that explains and simulates."""
+"""Answers a viewer's questions with the code of ``gputile explain`` and ``gputile simulate``."""
 
 import time
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import Intake
 from gputile.tools.web.records import TileShare
 
-MOST_NODES: Final = 100  # of which an explanation tells, the nearest first
-MOST_SECONDS: Final = 20.0  # for the decisions about a manifest
+MOST_NODES: Final = 100  # in an explanation, the nearest first
+MOST_SECONDS: Final = 20.0  # to place the pods of a manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster at one moment. ``groups`` and ``unsafe`` (namespaces) are as the simulator takes them."""
+    """The cluster at one moment. ``unsafe`` are namespaces in which pods may bypass isolation."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
@@ -42,7 +42,7 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where a pod of the manifest would go: ``node`` is "" where it has no place; ``reason`` says why."""
+    """The result for a pod of the manifest: ``node`` is "" if it does not fit, and ``reason`` says why."""
 
     namespace: str
     name: str
@@ -53,7 +53,7 @@ class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
-    """What would become of a manifest. ``error`` is why it cannot be used, "" where it can."""
+    """The result for a manifest. ``error`` is the reason why it cannot be used, "" if it can."""
 
     pods: list[WhatIfPod] = []
     notes: list[str] = []
@@ -61,13 +61,13 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
-    """Return what ``gputile explain`` says of a pod, with the nodes that come closest."""
+    """Explain a pod as ``gputile explain`` does, with the nodes that come closest."""
     found = explain_pod(pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims)
     return explain_answer(found, MOST_NODES)
 
 
 def what_if(manifest: bytes, moment: Moment) -> WhatIf:
-    """Return where the pods of a manifest would go, as ``gputile simulate --from-cluster`` decides it."""
+    """Place the pods of a manifest as ``gputile simulate --from-cluster`` does."""
     groups = PodGroups(dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent)
     try:
         scenario = read_scenario(
@@ -117,7 +117,7 @@ def _decided(outcome: PodOutcome, ledger: Ledger) -> WhatIfPod:
 
 
 def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
-    """Return what a pod takes of its GPUs, as the tile of a pod that is there says it."""
+    """Return the shares of GPUs that a booking takes, as a bound pod's tile has them."""
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()

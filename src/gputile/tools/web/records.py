@@ -1,6 +1,6 @@
-"""Defines the records of the page: nodes with GPUs and pods, pods that wait, and what has changed.
+"""Defines the records of the page: nodes with GPUs and pods, pending pods, and changes.
 
-They go to every browser that looks, for thousands of nodes, so fields with their usual values are left out.
+They are sent to every browser for thousands of nodes, so fields with default values are omitted.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """One GPU. ``total`` is MiB that can be given away, ``booked`` those that are booked; ``percent`` is of compute."""
+    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of compute that is booked."""
 
     index: int
     total: int
@@ -25,7 +25,7 @@ class GpuTile(_Record, frozen=True):
 
 
 class TileShare(_Record, frozen=True, array_like=True):
-    """What a pod takes of the GPU ``index``: MiB, and percent of compute (0 where compute is not divided)."""
+    """A pod's share of the GPU ``index``: MiB, and percent of compute (0 if compute is not divided)."""
 
     index: int
     mib: int
@@ -33,14 +33,14 @@ class TileShare(_Record, frozen=True, array_like=True):
 
 
 class MigCount(_Record, frozen=True, array_like=True):
-    """How many MIG instances of a profile a pod has or asks for, or a node offers."""
+    """The number of MIG instances of a profile that a pod has or requests, or that a node offers."""
 
     profile: str
     count: int
 
 
 class MigTile(_Record, frozen=True):
-    """The MIG instances of a profile on a node: how many pods may have, and how many they have."""
+    """The MIG instances of a profile on a node: how many are allocatable, and how many are booked."""
 
     profile: str
     total: int
@@ -48,12 +48,11 @@ class MigTile(_Record, frozen=True):
 
 
 class PodTile(_Record, frozen=True):
-    """A pod on a node: its shares, and when it was created, Unix time in seconds (0 where that is not known).
+    """A pod on a node, with its shares of GPUs or its MIG ``instances``.
 
-    ``workload`` is the object that it comes from, "" where it comes from none.
-
-    ``reserved``: the GPUs are kept for a pod of a gang, and it is not bound yet. ``problem`` says why its GPUs are not
-    known; ``asked`` is then what it asks for, MiB. ``instances`` are the MIG instances that it has.
+    ``created`` is Unix time in seconds, 0 if unknown. ``workload`` is the object that owns the pod, "" if none does.
+    ``reserved``: the GPUs are reserved for a pod that is not bound yet. ``problem`` says why the pod's GPUs are
+    unknown; ``asked`` is then its request in MiB.
     """
 
     namespace: str
@@ -69,10 +68,10 @@ class PodTile(_Record, frozen=True):
 
 
 class NodeTile(_Record, frozen=True):
-    """A node. ``serves`` is what pods may ask of it: "memory", "gpus", "instances", or "" for nothing now.
+    """A node. ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for nothing now.
 
-    ``unit`` is the memory unit in MiB. ``problems`` say what is wrong, ``taints`` are as kubectl writes them,
-    ``silent`` whether its agent is. ``replicas`` is how many pods have each whole GPU in turns, 0 for one alone.
+    ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints them. ``silent``: its
+    agent no longer reports. ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
     """
 
     name: str
@@ -90,9 +89,9 @@ class NodeTile(_Record, frozen=True):
 
 
 class PendingPod(_Record, frozen=True):
-    """A pod that asks for GPUs and is on no node. ``asks`` is what for, ``workload`` the object that it comes from.
+    """A pod that requests GPUs and is not bound. ``asks`` is its request, ``workload`` the object that owns it.
 
-    ``waits`` is what keeps it from being tried.
+    ``waits`` is the reason why kube-scheduler does not try it yet, such as a scheduling gate.
     """
 
     namespace: str
@@ -105,9 +104,9 @@ class PendingPod(_Record, frozen=True):
 
 
 class PodUsage(_Record, frozen=True, array_like=True):
-    """What a pod uses: MiB of GPUs' memory, and percent of one GPU's time; None where that is not known.
+    """A pod's use: MiB of GPU memory, and percent of one GPU's time; None if unknown.
 
-    ``gpus`` is the memory by GPU index, MiB, of the GPUs on which it is measured.
+    ``gpus`` is the memory in MiB by GPU index, for the GPUs on which it is measured.
     """
 
     mib: int | None
@@ -116,9 +115,9 @@ class PodUsage(_Record, frozen=True, array_like=True):
 
 
 class NodeUsage(_Record, frozen=True):
-    """What a node's agent measured: of pods by ``namespace/name``, and MiB in use by GPU index.
+    """Measurements of a node's agent: of pods by ``namespace/name``, and MiB in use by GPU index.
 
-    ``problem`` is why nothing was measured, "" where it was.
+    ``problem`` is the reason why nothing was measured, "" if something was.
     """
 
     pods: Mapping[str, PodUsage] = {}
@@ -127,7 +126,7 @@ class NodeUsage(_Record, frozen=True):
 
 
 class UsageSample(_Record, frozen=True, array_like=True):
-    """What a pod used at a time, Unix time in seconds."""
+    """A pod's use at a Unix time in seconds."""
 
     at: int
     mib: int | None
@@ -135,14 +134,14 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """``/api/usage``: what is known of the nodes that were asked for; ``trouble`` is why nothing can be known."""
+    """The response of ``/api/usage``, for the requested nodes. ``trouble`` is the reason why no use is known."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """``/api/pod-usage``: what a pod uses, and has used within the last hour; ``trouble`` is why it is not known."""
+    """The response of ``/api/pod-usage``, with samples of one hour. ``trouble`` is the reason why no use is known."""
 
     trouble: str = ""
     usage: PodUsage | None = None
@@ -150,25 +149,25 @@ class PodUsageAnswer(_Record, frozen=True):
 
 
 class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """All that the page shows: nodes by name, and pending pods by ``namespace/name``."""
+    """What the page shows: nodes by name, and pending pods by ``namespace/name``."""
 
     nodes: Mapping[str, NodeTile] = {}
     pending: Mapping[str, PendingPod] = {}
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """Whether the cluster answers: ``trouble`` is why not, "" where it does, ``since`` Unix time in seconds."""
+    """The state of the connection: ``trouble`` is its error, "" if there is none; ``since`` is Unix time in seconds."""
 
     trouble: str = ""
     since: int = 0
 
 
 class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server, and of what
-    the viewer may see.
+    """The response of ``/api/state``: the page with the revision of its latest change.
 
-    ``login`` is whether viewers log in, ``partial`` whether this one may not know the names of all pods. ``more`` is
-    whether this is only what fills a screen, as ``/api/first`` answers where there are more nodes than that.
+    Changes apply to states of the same ``epoch``, which stands for this process and the viewer's rights. ``login``:
+    viewers log in. ``partial``: this viewer may not see the names of all pods. ``more``: ``/api/first`` returned only
+    the first of many nodes.
     """
 
     epoch: str
@@ -184,7 +183,7 @@ class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Difference(_Record, frozen=True):
-    """What has changed from one page to another: what is new or other, and the keys of what is gone."""
+    """The difference between two pages: new and changed records, and the keys of deleted ones."""
 
     nodes: dict[str, NodeTile] = {}
     nodes_gone: tuple[str, ...] = ()
@@ -196,7 +195,7 @@ class Difference(_Record, frozen=True):
 
 
 def applied(page: PageContent, difference: Difference) -> PageContent:
-    """Return the page after a difference, as a browser makes it."""
+    """Apply a difference to a page, as the browser does."""
     nodes = {**page.nodes, **difference.nodes}
     pending = {**page.pending, **difference.pending}
     for name in difference.nodes_gone:

@@ -1,4 +1,4 @@
-"""Puts the page's server together and runs it, on loopback or for all of a cluster."""
+"""Assembles and runs the page's server, on loopback or inside the cluster."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
 from gputile.tools.web.app import PageApp
@@ -33,7 +33,7 @@ _FOLLOW_TLS_EVERY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
-    """How the page serves in the cluster: with the certificate in ``tls_dir``, and probes on ``health_port``."""
+    """Settings inside the cluster: the directory of the TLS certificate, and the port of probes."""
 
     tls_dir: Path
     health_port: int
@@ -41,10 +41,10 @@ class LoginSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """How the page is served: on ``port``, 0 for any that is free; on loopback, unless viewers log in.
+    """How the page is served: on ``port`` (0: any free one), on loopback unless viewers log in.
 
-    ``ready`` is told the page's address. ``complete`` reads what questions need beside nodes, pods and claims.
-    The agents that say what is used are those of the release in the namespace ``installed_in``.
+    ``ready`` is called with the page's address. ``complete`` reads the objects that questions need in addition to
+    nodes, pods and claims. Usage is read from the agents in the namespace ``installed_in``.
     """
 
     port: int
@@ -62,13 +62,13 @@ async def serve(
     settings: WebSettings,
     claims: Sequence[ResourceClaim] | None = None,
 ) -> None:
-    """Serve the page of a cluster that had these objects a moment ago, until cancelled.
+    """Serve the page of a cluster, starting from these objects, until cancelled.
 
-    ``claims`` are None where they cannot be listed, so not watched either.
+    ``claims`` is None if ResourceClaims cannot be listed; then they are not watched either.
 
     Raises:
         PortError: a port cannot be opened.
-        UnusableTls: there is no certificate to serve with.
+        UnusableTls: there is no usable certificate.
     """
     state = page_state(configuration, nodes, pods, claims or (), time.time_ns())
 
@@ -97,12 +97,12 @@ async def serve(
         else:
             server = Server(LoginGuard(page.app(), viewers), "--port", ANY_ADDRESS, settings.port)
             directory = settings.login.tls_dir
-            files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # as kubernetes.io/tls has
+            files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # the keys of a kubernetes.io/tls Secret
             work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
             others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]
             url = f"https://{LOOPBACK}:{{port}}/"
-        with holding(server, *others):
+        with bound_ports(server, *others):
             server.listen()
             settings.ready(url.format(port=server.port))
             async with asyncio.TaskGroup() as group:

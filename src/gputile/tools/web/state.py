@@ -1,6 +1,6 @@
-"""Turns facts of the API server into the page, and into what has changed of it.
+"""Builds the page from objects of the API server, and the differences between two pages.
 
-Only what facts touch is computed again. It does no I/O and knows no clock.
+Only records whose objects have changed are computed again. It does no I/O and reads no clock.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
 
 class PageState:
-    """Nodes, pods, and the page that they make. Not thread-safe: one event loop owns it."""
+    """Nodes, pods, and the page built from them. Not thread-safe: one event loop owns it."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -63,7 +63,7 @@ class PageState:
         self._ledger.apply(PodDeleted(uid))
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
-        """Take a complete list of the pods; ``unreadable`` are UIDs of those of which the last word stands."""
+        """Apply a complete list of pods; pods whose UIDs are ``unreadable`` keep their last known state."""
         there = unreadable.union(pod.metadata.uid for pod in pods)
         for uid in self._pods.keys() - there:
             self.pod_deleted(uid)
@@ -84,7 +84,7 @@ class PageState:
         self._ledger.apply(NodeDeleted(name))
 
     def nodes_replaced(self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()) -> None:
-        """Take a complete list of the nodes; ``unreadable`` are names of those of which the last word stands."""
+        """Apply a complete list of nodes; nodes whose names are ``unreadable`` keep their last known state."""
         there = unreadable.union(node.metadata.name for node in nodes)
         for name in self._nodes.keys() - there:
             self.node_deleted(name)
@@ -99,11 +99,11 @@ class PageState:
         self._ledger.apply(ClaimDeleted(uid))
 
     def claims_replaced(self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()) -> None:
-        """Take a complete list of the claims; ``unreadable`` are UIDs of those of which the last word stands."""
+        """Apply a complete list of claims; claims whose UIDs are ``unreadable`` keep their last known state."""
         self._ledger.apply(ClaimsReplaced(claims, unreadable))
 
     def time_passed(self, now_ns: int) -> None:
-        """It is ``now_ns``, Unix time in nanoseconds: reservations that end by then keep nothing any more."""
+        """Expire the reservations that end by ``now_ns``, Unix time in nanoseconds."""
         self._ledger.apply(TimePassed(now_ns))
 
     # -- questions
@@ -118,16 +118,16 @@ class PageState:
 
     @property
     def claims(self) -> list[ResourceClaim]:
-        """The claims now that concern gputile's GPUs."""
+        """The claims for gputile's GPUs."""
         return self._ledger.claims.all()
 
     @property
     def page(self) -> PageContent:
-        """The page, as of the last call of ``take_difference``."""
+        """The page as of the last call of ``take_difference``."""
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node of the page, as of the last call of ``take_difference``; None where it is not there."""
+        """Return a node as of the last call of ``take_difference``; None if it is not on the page."""
         return self._tiles.get(node)
 
     @property
@@ -138,13 +138,13 @@ class PageState:
 
     @property
     def differs(self) -> bool:
-        """Whether something may have changed since the last call of ``take_difference``, or was too much for it."""
+        """Whether a call of ``take_difference`` may return something."""
         return bool(self._touched_nodes or self._touched_pods) or self._ledger.changes.position != self._position
 
     def take_difference(self, most: int | None = None) -> Difference:
-        """Return what has changed of the page since the last call.
+        """Return the changes of the page since the last call.
 
-        With ``most``, no more than so many nodes and so many pods are looked at: the next calls tell of the others.
+        ``most`` limits how many nodes and how many pods are compared; the next calls return the rest.
         """
         nodes, nodes_gone = self._changed_nodes(most)
         pending, pending_gone = self._changed_pending(most)
@@ -210,7 +210,7 @@ class PageState:
             if found is not None:
                 self._pending_uid[key] = uid
             elif self._pending_uid.get(key) != uid:
-                continue  # the name is another pod's by now
+                continue  # another pod has this name now
             else:
                 del self._pending_uid[key]
             if found is None:
@@ -229,7 +229,7 @@ def page_state(
     claims: Sequence[ResourceClaim],
     now_ns: int,
 ) -> PageState:
-    """Return the page of a cluster that has these objects at ``now_ns``, Unix time in nanoseconds."""
+    """Build the page of a cluster with these objects at ``now_ns``, Unix time in nanoseconds."""
     state = PageState(configuration)
     state.time_passed(now_ns)
     state.nodes_replaced(nodes)
@@ -240,7 +240,7 @@ def page_state(
 
 
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
-    """Return whether an object is one that is there already: a list names thousands that have not changed."""
+    """Return whether an object is unchanged: most objects of a list are."""
     version = listed.metadata.resource_version
     same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (listed.metadata.uid, version)
     return same and version != ""

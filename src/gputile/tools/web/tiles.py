@@ -33,10 +33,9 @@ _SERVES: Final[Mapping[int, str]] = {
 def node_tile(
     ledger: Ledger, row: int, node: Node | None, pods: Mapping[str, Pod], on_instances: Collection[Pod] = ()
 ) -> NodeTile | None:
-    """Return the record of the node in a row of the ledger, None where it has nothing to do with GPUs.
+    """Return the record of the node in a row of the ledger, None if it has no GPUs.
 
-    ``node`` is its object, ``pods`` are the cluster's pods by their UIDs, ``on_instances`` those of the node that have
-    MIG instances.
+    ``pods`` are the cluster's pods by UID, ``on_instances`` the pods with MIG instances on this node.
     """
     info = ledger.node_info(row)
     if info is None:
@@ -91,7 +90,7 @@ def node_tile(
 
 
 def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
-    """Return the record of a pod that asks for GPUs and is on no node yet; None for any other."""
+    """Return the record of a pod that requests GPUs and is not bound; None for other pods."""
     if pod.spec.node_name or pod.finished:
         return None
     waits = waiting_for(pod) or ""
@@ -111,7 +110,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
 
 
 def created_s(pod: Pod | None) -> int:
-    """Return when a pod was created, Unix time in seconds; 0 where that is not known."""
+    """Return a pod's creation time, Unix time in seconds; 0 if unknown."""
     return int(unix_seconds(pod.metadata.creation_timestamp)) if pod is not None else 0
 
 
@@ -139,13 +138,13 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of the pod that a booking is of; that of a ResourceClaim is of the pod that it is reserved for."""
+    """Return the UID of a booking's pod; for a ResourceClaim, the pod that the claim is reserved for."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
 def _named(pod: Pod) -> PodTile:
-    """Return the record of a pod of which nothing is booked."""
+    """Return the record of a pod without a booking."""
     return PodTile(pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod))
 
 
@@ -157,7 +156,7 @@ def _workload(pod: Pod | None) -> str:
 
 
 def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:
-    """Return what the node says of itself that is wrong, and why it takes no pods."""
+    """Return the problems that the node reports, and why it accepts no pods."""
     found = [info.problem] if info.problem else []
     found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
     unknown = [booking.key for booking in ledger.unplaced(info.name)] if info.serving_mode.blocks else []
@@ -195,7 +194,7 @@ _NONE: Final[tuple[MigCount, ...]] = ()
 
 
 def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
-    """Return how many MIG instances of each profile a pod asks for."""
+    """Return the number of MIG instances that a pod requests, by profile."""
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         resources = container.resources
         if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
@@ -204,7 +203,7 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
 
 
 def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -> tuple[MigTile, ...]:
-    """Return the profiles of which a node has instances, or of which its ``pods`` have some."""
+    """Return the profiles that a node offers, or that its ``pods`` have instances of."""
     counted = _counts(node_allocatable(node)) if node is not None else _NONE
     offered = {each.profile: each.count for each in counted}
     held: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Builds the rows of ``gputile top``, booked beside used, those with most booked first."""
+"""Builds the rows of ``gputile top``: booked and used amounts, largest bookings first."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ _UNKNOWN: Final = PodUsage(None)
 
 
 class TopNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A node, and what is booked and used of its GPUs."""
+    """A node, with the booked and used amounts of its GPUs."""
 
     name: Annotated[str, described("The node's name.")]
     mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
@@ -29,7 +29,7 @@ class TopNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and what is booked and used of it."""
+    """A GPU, with its booked and used amounts."""
 
     node: Annotated[str, described("The node's name.")]
     index: Annotated[int, described("The number of the GPU on its node.")]
@@ -43,7 +43,7 @@ class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopPod(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that has GPUs, or for which some are reserved."""
+    """A pod with GPUs, or with a reservation of GPUs."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -64,7 +64,7 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``gputile top -o json``: everything, each list in the order that was asked for."""
+    """The JSON output of ``gputile top``; each list has the requested order."""
 
     nodes: Annotated[list[TopNode], described("The GPU nodes.")]
     gpus: Annotated[list[TopGpu], described("Their GPUs.")]
@@ -74,7 +74,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 def top_answer(
     tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
-    """Return the rows of these nodes; ``usage`` is what is known of their use, by their names."""
+    """Build the rows of these nodes; ``usage`` is their measured use, by node name."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
     used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
     gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
@@ -150,7 +150,7 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return what rows are sorted by, from what is booked of a row and how many it has; equal ones keep their order."""
+    """Return the sort key of rows; ``amounts`` returns the booked amount of a row and its number of pods."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -165,7 +165,7 @@ def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[A
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """Return the sum of amounts that are all known, None where one is not."""
+    """Return the sum, or None if an amount is unknown."""
     total = 0
     for amount in amounts:
         if amount is None:
@@ -175,7 +175,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def _used_by(pod: TopPod) -> str:
-    """Return what a pod uses, and of several GPUs what of each, in their order."""
+    """Return a pod's use, for several GPUs the use of each."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
     return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"

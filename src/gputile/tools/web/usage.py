@@ -1,11 +1,10 @@
-"""Reads what agents measure, and computes from it which memory and GPU time pods use.
+"""Reads the metrics of agents, and computes the memory and GPU time that pods use.
 
 GPU time is the difference between two readings.
 
-Agents are asked through the API server's proxy, with the rights of the person who looks. The proxy needs neither a
-second address nor a second credential, and RBAC decides who may use it (get pods/proxy). A Prometheus would need both,
-and its tenants are not the cluster's. Each agent is asked by itself, so a page asks only those of the nodes that
-somebody looks at, and a cluster of thousands of nodes costs no more than one of fifty.
+Agents are read through the API server's proxy, with the viewer's rights. The proxy needs no further address or
+credential, and RBAC decides who may use it (get pods/proxy); Prometheus would need both, and has tenants of its own.
+Only the agents of nodes that a viewer has open are read, so the cost does not grow with the cluster.
 """
 
 import asyncio
@@ -14,41 +13,37 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gputile.api.gpu_time import HOUR_PATH, POD_UID, PodHour
 from gputile.api.quantity import MIB
 from gputile.api.workloads import RunningPod
 from gputile.kube.client import Connection, list_all
-from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.objects import NO_QUERY, Query
-from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
+from gputile.kube.errors import ApiError, Forbidden, KubeError
+from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"
 _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
-_STARTED: Final = "gputile_agent_agents_started_total"
+_STARTED: Final = "gputile_agent_starts_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
 _OF_AGENT: Final = "gputile_agent_"
 _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
-_MOST_S: Final = 5.0  # for one agent's answer, tries included
+_MOST_S: Final = 5.0  # for one agent's response, retries included
 _LIST_AGAIN_S: Final = 60.0
-_MOST_QUOTED: Final = 60  # characters of an answer
-_HOUR: Final = msgspec.json.Decoder(PodHour)
+_MOST_QUOTED: Final = 60  # characters of a response
 
 
 class UnreadableMetrics(Exception):
-    """The answer of a port is not in the format of metrics."""
+    """The response is not in Prometheus' text format."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
     """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; one that is not measured is absent.
 
-    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` time on GPUs since the containers' start, ``gpu_bytes`` memory
-    in use by GPU index, by whomever. ``agents_started`` tells an agent, and what it has counted, from the one before.
+    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all memory
+    in use by GPU index. ``agents_started`` is the agent's start time: another agent's counters begin anew.
     """
 
     pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -58,12 +53,12 @@ class AgentReading:
 
 
 def agent_reading(text: bytes) -> AgentReading:
-    """Return what an agent's ``/metrics`` say, in Prometheus' text format.
+    """Parse an agent's ``/metrics``.
 
     Raises:
-        UnreadableMetrics: they are not in that format.
+        UnreadableMetrics: the text is not in Prometheus' text format.
     """
-    # The other series are most of the text, and Prometheus' own parser takes a tenth of a second for all of them.
+    # Most series are skipped: Prometheus' parser takes 0.1 s for all of them.
     said = [line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)]
     if not said:
         raise UnreadableMetrics("none of them is named")
@@ -103,12 +98,12 @@ Made = Mapping[str, int]
 
 
 def made_of(tile: NodeTile) -> Made:
-    """Return when the pods of a node were created, Unix time in seconds."""
+    """Return the creation times of a node's pods, Unix time in seconds."""
     return {f"{pod.namespace}/{pod.name}": pod.created for pod in tile.pods}
 
 
 def is_same(key: str, earlier: Made, later: Made) -> bool:
-    """Return whether a name belonged to the same pod at two moments."""
+    """Return whether a name belonged to the same pod in both."""
     return earlier.get(key, 0) == later.get(key, 0)
 
 
@@ -120,16 +115,16 @@ class _Read:
 
 
 class UsageMeter:
-    """Keeps the latest reading of each node, to which the next one is compared."""
+    """Keeps the latest reading of each node, to compute GPU time from the next one."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _Read] = {}
 
     def take(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
-        """Return what the node's pods and GPUs use by a reading at ``at_s``, in seconds of a clock that only advances.
+        """Compute the use of the node's pods and GPUs from a reading at ``at_s``, seconds of a monotonic clock.
 
-        ``made`` says of which pods the reading is. A pod has a part of GPU time from its second reading on, where its
-        agent counts GPU time.
+        ``made`` has the creation times of the pods that were read. A pod's GPU time is known from its second reading
+        on, if its agent counts GPU time.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)
@@ -146,21 +141,21 @@ class UsageMeter:
 
 
 def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
-    """Return the part of one GPU's time in percent; None where two readings do not tell it."""
+    """Return the percentage of one GPU's time; None if it cannot be computed from the two readings."""
     if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
         return None
     if before.reading.agents_started != now.reading.agents_started:
-        return None  # what another agent has counted, began at another time
+        return None  # another agent's counters began at another time
     earlier, later = before.reading.pod_seconds.get(key), now.reading.pod_seconds.get(key)
     if earlier is None or later is None or later < earlier:
-        return None  # it is new, or its containers have started again
+        return None  # the pod is new, or its containers have restarted
     return round(100 * (later - earlier) / (now.at_s - before.at_s))
 
 
 class UsageUnknown(Exception):
-    """Why it is not known what a node's pods use.
+    """The use of a node's pods cannot be read.
 
-    ``refused``: whoever looks may not know of any node; asking again does not help.
+    ``refused``: the viewer has no right to read it on any node, so retries do not help.
     """
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -169,7 +164,7 @@ class UsageUnknown(Exception):
 
 
 class UsageReader:
-    """Asks the agents of the release in ``namespace``."""
+    """Reads from the agents of the release in ``namespace``."""
 
     def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
@@ -178,16 +173,16 @@ class UsageReader:
         self._listed_at = float("-inf")
         self._unlisted: UsageUnknown | None = None
         self._place_of: dict[str, str] = {}  # node -> name and port of its agent's pod
-        self._doubted: set[str] = set()  # nodes whose agent's pod may be another by now
+        self._doubted: set[str] = set()  # nodes whose agent may have been replaced
 
     async def read(self, node: str) -> AgentReading:
-        """Return what the agent of a node measures now.
+        """Read the current metrics of a node's agent.
 
         Raises:
             UsageUnknown: it cannot be read.
         """
         place = await self._place(node)
-        answer = await self._ask(node, place, "/metrics", NO_QUERY)
+        answer = await self._ask(node, place)
         try:
             return agent_reading(answer)
         except UnreadableMetrics as error:
@@ -195,35 +190,16 @@ class UsageReader:
             who = self._named(place)
             raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
 
-    async def hour(self, node: str, uid: str) -> list[UsageSample]:
-        """Return what the agent of a node remembers of a pod, oldest first; an agent may be too old to remember.
-
-        Raises:
-            UsageUnknown: it cannot be read.
-        """
-        place = await self._place(node)
-        try:
-            answer = await self._ask(node, place, HOUR_PATH, {POD_UID: uid})
-        except UsageUnknown as error:
-            if isinstance(error.__cause__, NotFound):
-                self._doubted.discard(node)
-                return []
-            raise
-        try:
-            return _of_pod(_HOUR.decode(answer))
-        except msgspec.MsgspecError as error:
-            raise UsageUnknown(f"{self._named(place)} answers no use of an hour: {error}; {_quoted(answer)}") from error
-
     def _named(self, place: str) -> str:
-        """Return a pod and a port of it in words."""
+        """Return the text for a pod and its port."""
         name, _, port = place.rpartition(":")
         return f"port {port} of pod {self._namespace}/{name}"
 
-    async def _ask(self, node: str, place: str, path: str, query: Query) -> bytes:
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy{path}"
+    async def _ask(self, node: str, place: str) -> bytes:
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy/metrics"
         try:
-            async with asyncio.timeout(_MOST_S):  # ends before the connection's own time-out
-                return await self._connection.get(path, query, within=2 * _MOST_S)
+            async with asyncio.timeout(_MOST_S):  # shorter than the connection's own time-out
+                return await self._connection.get(path, within=2 * _MOST_S)
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
         except Forbidden as error:
@@ -268,23 +244,11 @@ class UsageReader:
         }
 
 
-def _of_pod(hour: PodHour) -> list[UsageSample]:
-    """Return what all containers of a pod have used together."""
-    mib: dict[int, int] = {}
-    percent: dict[int, int] = {}
-    for sample in (each for line in hour.lines for each in line.samples):
-        if sample.mib is not None:
-            mib[sample.at] = mib.get(sample.at, 0) + sample.mib
-        if sample.percent is not None:
-            percent[sample.at] = percent.get(sample.at, 0) + sample.percent
-    return [UsageSample(at, mib.get(at), percent.get(at)) for at in sorted(mib.keys() | percent.keys())]
-
-
 def _quoted(answer: bytes) -> str:
-    """Return how an answer begins, for somebody who looks for what gave it."""
+    """Return the beginning of a response, which helps to find out what sent it."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
 
 
 def _said(error: Exception) -> str:
-    return error.said if isinstance(error, ApiError) and error.said else str(error)
+    return error.server_message if isinstance(error, ApiError) and error.server_message else str(error)

@@ -1,7 +1,7 @@
 """Polls usage of the nodes that a viewer has open, and keeps one hour of samples.
 
-A node is followed while a browser has it in sight, and for an hour after one has opened a pod on it. The
-samples are lost when the process ends; Prometheus keeps them for longer. The node's agent has the hour before that.
+A node is polled while a browser shows it, and for an hour after a viewer has opened a pod on it. Samples are lost when
+the process ends; Prometheus keeps them for longer.
 """
 
 import asyncio
@@ -21,16 +21,18 @@ KEPT_S: Final = 3600.0
 MOST_NODES: Final = 128
 MOST_PODS: Final = 1000
 _IN_SIGHT_S: Final = 60.0
-_ASK_AGAIN_S: Final = 300.0  # whom the API server has refused: rights are granted by people
+_ASK_AGAIN_S: Final = 300.0  # after the API server has refused it: people grant rights, which takes a while
 _LOOK_EVERY_S: Final = 1.0
 _AT_ONCE: Final = 8
-_NOT_MEASURED: Final = "its agent does not measure it; without gputile's library that needs agent.hostPID of the chart"
+_NOT_MEASURED: Final = (
+    "its agent does not measure it: only gputile's library, of modes cgpu and core_mem, counts memory"
+)
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A node that somebody looks at; ``made`` says of which pods ``usage`` is."""
+    """A node that is polled; ``made`` has the creation times of the pods in ``usage``."""
 
     looked_s: float = 0.0
     until_s: float = 0.0
@@ -40,10 +42,10 @@ class _Followed:
 
 
 class UsageFeed:
-    """The use of nodes that are followed. One event loop owns it.
+    """The use of the polled nodes. One event loop owns it.
 
-    ``made`` returns when the pods were created that are on a node now. Of too many nodes the one gives way that nobody
-    has looked at for longest.
+    ``made`` returns the creation times of the pods on a node. If too many nodes are open, the one that was viewed least
+    recently is dropped.
     """
 
     def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:
@@ -51,8 +53,7 @@ class UsageFeed:
         self._made = made
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
-        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}  # by node, pod, and when that was created
-        self._earlier: dict[tuple[str, str, int], list[UsageSample]] = {}  # of those lines, as their agents remember
+        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}  # by node, pod and the pod's creation time
         self._refused = ""
         self._ask_again_s = 0.0
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -65,7 +66,7 @@ class UsageFeed:
                 self._forget(now_s)
                 for name, each in self._followed.items():
                     if each.due_s <= now_s and self._ask_again_s <= now_s:
-                        each.due_s = float("inf")  # it is due again once it has been read
+                        each.due_s = float("inf")  # until it has been read
                         group.create_task(self._read(name, each))
                 try:
                     async with asyncio.timeout(_LOOK_EVERY_S):
@@ -75,7 +76,7 @@ class UsageFeed:
                 self._wake.clear()
 
     def of_nodes(self, names: Iterable[str]) -> UsageAnswer:
-        """Return what is known of these nodes, and follow them for a while: what is not known yet, is soon."""
+        """Return the known use of these nodes, and poll them for a while."""
         found = {}
         for name in names:
             followed = self._follow(name, _IN_SIGHT_S)
@@ -83,22 +84,8 @@ class UsageFeed:
                 found[name] = _of_those(followed.usage, followed.made, self._made(name))
         return UsageAnswer(self._trouble(), found)
 
-    async def opened(self, node: str, key: str, uid: str) -> PodUsageAnswer:
-        """Return ``of_pod``, and before its samples those that the node's agent has of the pod with this UID."""
-        answer = self.of_pod(node, key)
-        line = node, key, self._made(node).get(key, 0)
-        if line not in self._samples or line in self._earlier or self._ask_again_s > time.monotonic():
-            return answer
-        self._earlier[line] = []  # others who open it meanwhile do not ask as well
-        try:
-            async with self._turns:
-                self._earlier[line] = await self._reader.hour(node, uid)
-        except UsageUnknown:
-            self._earlier.pop(line, None)  # why it cannot be read, the next reading says
-        return self.of_pod(node, key)
-
     def of_pod(self, node: str, key: str) -> PodUsageAnswer:
-        """Return what is known of a pod, ``namespace/name``, and follow its node for an hour."""
+        """Return the known use of a pod, ``namespace/name``, and poll its node for an hour."""
         followed = self._follow(node, KEPT_S)
         made, usage = self._made(node), followed.usage
         line = node, key, made.get(key, 0)
@@ -106,18 +93,12 @@ class UsageFeed:
             del self._samples[next(iter(self._samples))]
         self._samples.setdefault(line, deque(maxlen=_SAMPLES))
         if usage is None or not is_same(key, followed.made, made):
-            return PodUsageAnswer(self._refused, None, self._hour(line))
+            return PodUsageAnswer(self._refused, None, list(self._samples[line]))
         problem = usage.problem or ("" if key in usage.pods else _NOT_MEASURED)
-        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), self._hour(line))
-
-    def _hour(self, line: tuple[str, str, int]) -> list[UsageSample]:
-        """Return the samples of the last hour: the page's own are finer, and come after the agent's."""
-        own, now = list(self._samples[line]), time.time()
-        until = own[0].at if own else now
-        return [each for each in self._earlier.get(line, ()) if now - KEPT_S <= each.at < until] + own
+        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), list(self._samples[line]))
 
     def _follow(self, name: str, for_s: float) -> _Followed:
-        """Follow a node for a while."""
+        """Poll a node for ``for_s`` seconds."""
         now_s = time.monotonic()
         if name not in self._followed and len(self._followed) >= MOST_NODES:
             del self._followed[min(self._followed, key=lambda each: self._followed[each].looked_s)]
@@ -128,16 +109,15 @@ class UsageFeed:
         return followed
 
     def _forget(self, now_s: float) -> None:
-        """Follow no longer what nobody has looked at for long."""
+        """Stop polling nodes that no viewer has open."""
         self._followed = {name: each for name, each in self._followed.items() if each.until_s > now_s}
         self._meter.keep(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:
             del self._samples[line]
-        self._earlier = {line: each for line, each in self._earlier.items() if line in self._samples}
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            made = self._made(name)  # before it is read: what is read later of a name may be its predecessor's
+            made = self._made(name)  # before the reading, which may be of a later pod of the same name
             try:
                 reading = await self._reader.read(name)
             except UsageUnknown as error:
@@ -155,7 +135,7 @@ class UsageFeed:
     def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
-        there = {(node, *pod) for pod in made.items()}  # one of them that is not measured has a line, without samples
+        there = {(node, *pod) for pod in made.items()}  # a pod that is not measured has an entry without samples
         for line in [line for line in self._samples if line[0] == node and line not in there | lines.keys()]:
             del self._samples[line]
         for line, pod in lines.items():
@@ -163,7 +143,7 @@ class UsageFeed:
                 self._samples.setdefault(line, deque(maxlen=_SAMPLES)).append(_sample(now, pod))
 
     def _trouble(self) -> str:
-        """Return why nothing at all is known, "" where something is, or is not known yet."""
+        """Return the reason why no use is known, "" if some is known or may become known soon."""
         known = [each.usage for each in self._followed.values() if each.usage is not None]
         if self._refused or not known or any(not usage.problem for usage in known):
             return self._refused
@@ -171,7 +151,7 @@ class UsageFeed:
 
 
 def _of_those(usage: NodeUsage, earlier: Made, later: Made) -> NodeUsage:
-    """Return the use of the pods that are there now, without that of predecessors of the same names."""
+    """Remove the use of deleted pods whose names other pods have now."""
     pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
     return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)
 

@@ -1,11 +1,11 @@
 """Authorizes viewers of a page in the cluster: each sees the names that its token may list.
 
-The API server says whose a token is (TokenReview) and what that user may list (SubjectAccessReview), and is asked again
-while somebody looks: whoever loses a right loses the sight of what it showed. No token leaves this process otherwise.
+The API server authenticates a token (TokenReview) and says what its user may list (SubjectAccessReview). Both are
+asked again while the page is open, so a viewer who loses a right no longer sees what it showed. The token is sent
+nowhere else.
 
-Names of pods that a viewer may not list are hidden. How large a block is, and whether it is reserved, stays: free
-memory would be wrong without it. What a node says is wrong is left out for who may not list all pods, since such
-sentences name pods.
+Names of pods that a viewer may not list are hidden. Their sizes stay visible, because free memory would be wrong
+without them. A node's problems are shown only to viewers who may list all pods, because they can contain names of pods.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from gputile.tools.web.records import (
 )
 
 RECHECK_S: Final = 60.0
-STALE_S: Final = 300.0  # how old rights may be that show names, while the API server does not answer
-WAIT_S: Final = 2.0  # for rights that are asked again; then those that are known go for the request
-RETRY_S: Final = 10.0  # after the API server has not said whose rights are which
+STALE_S: Final = 300.0  # how long names are shown while the API server does not answer
+WAIT_S: Final = 2.0  # for new rights; after that the request uses the known ones
+RETRY_S: Final = 10.0  # after the API server has not answered
 SESSION_S: Final = 8 * 3600.0
 MOST_SESSIONS: Final = 1000  # of all users
-_MOST_S: Final = 20.0  # for a login, or a question that no earlier answer helps with
-MOST_NAMESPACES: Final = 500  # of which the rights are asked; the names of others are not shown
+_MOST_S: Final = 20.0  # for a login, or a question without a known answer
+MOST_NAMESPACES: Final = 500  # that are checked; pods of further namespaces are hidden
 _AT_ONCE: Final = 8
 _SECRET_BYTES: Final = 24
-HIDDEN: Final = "(hidden)"  # no name of Kubernetes has parentheses
+HIDDEN: Final = "(hidden)"  # no Kubernetes name contains parentheses
 _PROBLEMS: Final = ("this node has a problem; those who may list the pods of all namespaces see which",)
 _UNASKED: Final = "the use is not known; those who may list the pods of all namespaces see why"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
@@ -49,7 +49,7 @@ _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Of which namespaces' pods somebody may know the names: of all, ``everywhere``, or of some."""
+    """The namespaces whose pods a viewer may list; ``everywhere`` means all."""
 
     everywhere: bool = False
     namespaces: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ NO_NAMES: Final = Rights()
 
 
 class NotAdmitted(Exception):
-    """Why a viewer is refused; ``status`` is the HTTP status."""
+    """The viewer is refused; ``status`` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -103,7 +103,7 @@ _ACCESS_REVIEW: Final = msgspec.json.Decoder(_AccessReview)
 
 @dataclass(slots=True)
 class _Session:
-    """A viewer that has logged in; moments are of a clock that only advances."""
+    """A viewer that has logged in; times are of the monotonic clock."""
 
     token: str
     user: _User
@@ -111,12 +111,12 @@ class _Session:
     checked_s: float
     ends_s: float
     check: asyncio.Task[None] | None = None
-    waits_until_s: float = 0.0  # requests wait so long for the check
-    again_s: float = 0.0  # when to ask again, where the last check found nothing out; else 0
+    waits_until_s: float = 0.0  # until then, requests wait for the check
+    again_s: float = 0.0  # when to retry after a failed check; else 0
 
 
 class Viewers:
-    """Those who have shown a token. ``namespaces`` returns those that have pods on the page."""
+    """The sessions of viewers. ``namespaces`` returns the namespaces with pods on the page."""
 
     def __init__(self, connection: Connection, namespaces: Callable[[], Iterable[str]]) -> None:
         self._connection = connection
@@ -126,16 +126,16 @@ class Viewers:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Cancel the checks that are under way."""
+        """Cancel the checks in progress."""
         for each in self._checks:
             each.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
 
     async def admit(self, token: str) -> str:
-        """Return the secret of a new session of whoever has this token.
+        """Create a session for the user of this token, and return its secret.
 
         Raises:
-            NotAdmitted: the API server does not know it, or its user may not list nodes.
+            NotAdmitted: the API server does not accept the token, or its user may not list nodes.
             KubeError: the API server cannot be asked.
         """
         user, rights = await _soon(self._check(token))
@@ -146,9 +146,9 @@ class Viewers:
         return secret
 
     async def rights(self, secret: str) -> Rights | None:
-        """Return what the viewer of a session may see now, None where there is no such session (any more).
+        """Return the current rights of a session, None if there is no such session.
 
-        While the API server does not answer, what was known goes on, and after ``STALE_S`` no names are shown.
+        While the API server does not answer, the known rights are used; after ``STALE_S`` no names are shown.
         """
         session = self._sessions.get(secret)
         if session is None:
@@ -162,7 +162,7 @@ class Viewers:
         return session.rights if time.monotonic() - session.checked_s < STALE_S else NO_NAMES
 
     async def may_list(self, secret: str, resource: str, namespace: str) -> bool:
-        """Return whether the viewer of a session may list a core resource in a namespace.
+        """Return whether the user of a session may list a core resource in a namespace.
 
         Raises:
             KubeError: the API server cannot be asked.
@@ -171,7 +171,7 @@ class Viewers:
         return session is not None and await _soon(self._may_list(session.user, resource, namespace))
 
     def user(self, secret: str) -> str:
-        """Return the name of the user of a session, "" where there is no such session (any more)."""
+        """Return the name of a session's user, "" if there is no such session."""
         session = self._sessions.get(secret)
         return session.user.username if session is not None else ""
 
@@ -179,7 +179,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Have it asked again what a viewer may see, and wait for that a little, unless it has failed of late."""
+        """Check the rights again, and wait for that a little unless the last check failed."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -213,7 +213,7 @@ class Viewers:
         try:
             allowed = await asyncio.gather(*asked)
         finally:
-            for each in asked:  # where one has failed, the others need not take their turns
+            for each in asked:  # after a failure, the others are not needed
                 each.cancel()
         return user, Rights(namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may))
 
@@ -243,7 +243,7 @@ class Viewers:
             raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
 
     def _forget(self, now_s: float) -> None:
-        """Forget sessions that have ended, and where there are too many, the oldest of the user who has most."""
+        """Remove expired sessions; if there are too many, the oldest one of the user with the most."""
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
         while len(self._sessions) >= MOST_SESSIONS:
@@ -253,10 +253,10 @@ class Viewers:
 
 
 async def _soon(answer: Awaitable[_Answer]) -> _Answer:
-    """Return an answer for which somebody waits.
+    """Wait for a response, but not for long.
 
     Raises:
-        AnswerLost: it does not come soon.
+        AnswerLost: it did not come in time.
     """
     try:
         async with asyncio.timeout(_MOST_S):
@@ -283,7 +283,7 @@ def visible_difference(found: Difference, rights: Rights) -> Difference:
 
 
 def visible_usage(found: UsageAnswer, rights: Rights) -> UsageAnswer:
-    """Return what is used by pods that a viewer may list, and by GPUs as a whole."""
+    """Return the use of pods that a viewer may list, and of all GPUs."""
     nodes = {name: _usage(each, rights) for name, each in found.nodes.items()}
     return msgspec.structs.replace(found, nodes=nodes, trouble=_trouble(found.trouble, rights))
 
@@ -293,7 +293,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Return why something is not measured: what is said of a request names the agent's pod."""
+    """Return the reason without details: an error of a request contains the name of the agent's pod."""
     return text if rights.everywhere or not text else _UNASKED
 
 
@@ -302,7 +302,7 @@ def _node(node: NodeTile, rights: Rights) -> NodeTile:
         return node
     named = [each for each in node.pods if rights.sees(each.namespace)]
     hidden = [_hidden(each) for each in node.pods if not rights.sees(each.namespace)]
-    pods = (*named, *hidden)  # among the others, they would stand where their names belong
+    pods = (*named, *hidden)  # hidden pods come last: their position would give away their names
     return msgspec.structs.replace(node, pods=pods, problems=_PROBLEMS if node.problems else ())
 
 

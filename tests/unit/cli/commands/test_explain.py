@@ -64,7 +64,7 @@ def test_pending_by_node_gpu_and_rule_and_what_would_help(state: str) -> None:
     text = explained(state, "team/waits", code=3)
     assert "Pod team/waits asks for 16 GiB on one GPU." in text
     assert "It fits none of 2 node(s)" in text
-    assert "pod team/lost is on GPUs that nobody knows" in text
+    assert "pod team/lost is on unknown GPUs" in text
     assert "has 15 GiB; the pod needs 16 GiB on one GPU" in text
     assert "It would fit if" in text
 

@@ -13,7 +13,6 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.livecluster import machine, put
 from tests.unit.cli.reads.test_live_cluster import POD, configure
 from tests.unit.docs.schemas import answer
-from tests.unit.tools.replay.traces import write_trace
 
 run = CliRunner()
 CLUSTER = """
@@ -84,14 +83,3 @@ def test_a_live_cluster(server: FakeApiServer, kubeconfig: str, tmp_path: Path) 
     assert answer("inspect", printed("inspect", *live, "-o", "json"))["unitMib"] == 1024
     assert answer("status", printed("status", *live, "-o", "json", code=3))["phase"] == "NotInstalled"
     answer("simulate", printed("simulate", "--from-cluster", *live, "-f", str(tmp_path / "p.yaml"), "-o", "json"))
-
-
-@pytest.mark.parametrize(("name", "words"), [("replay", []), ("replay-departures", ["--scenario", "departures"])])
-def test_replay(name: str, words: list[str], tmp_path: Path) -> None:
-    trace = write_trace(tmp_path)
-    words = ["replay", "--trace", str(trace), "--policy", "binpack", "--seed", "1", "--jobs", "1", *words]
-    if name == "replay-departures":
-        from tests.unit.tools.replay.test_replay_command import timed
-
-        words[2] = str(timed(tmp_path))
-    assert answer(name, printed(*words, "-o", "json"))

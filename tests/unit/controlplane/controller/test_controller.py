@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from gputile.api.workloads import POD_GROUPS_PATH, PodGroup
-from gputile.controlplane.controller.controller import Controller, ControllerSettings, watch_pod_groups
+from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.objects import Replaced, WatchEvent
+from gputile.kube.reflector import Reflector, ReflectorSettings
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.core.devices.test_node_type import configured, described
@@ -18,18 +19,21 @@ pytestmark = pytest.mark.requirement("B5", "M13", "U9")
 
 
 @pytest.mark.anyio
-async def test_that_there_are_none_is_said_once_and_their_kind_may_come_later() -> None:
-    server, events = FakeApiServer(), list[WatchEvent[PodGroup] | None]()
+async def test_a_kind_that_is_not_installed_counts_as_empty_and_may_come_later() -> None:
+    server, events = FakeApiServer(), list[WatchEvent[PodGroup]]()
     async with (
         server.running(),
         Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
     ):
-        watching = asyncio.create_task(watch_pod_groups(connection, events.append, lambda: events.append(None), 0.01))
+        often = ReflectorSettings(absent_seconds=0.01)
+        watching = asyncio.create_task(
+            Reflector(connection, POD_GROUPS_PATH, PodGroup, events.append, settings=often).run()
+        )
         await until(lambda: len(server.requests) > 3)
-        assert events == [None]
+        assert events[0] == Replaced([])
         server.store[POD_GROUPS_PATH] = {}
-        await until(lambda: len(events) > 1)
-        assert isinstance(events[1], Replaced)
+        server.put(POD_GROUPS_PATH, {"metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 2}})
+        await until(lambda: events[-1] != Replaced([]))
         watching.cancel()
         await asyncio.wait([watching])
 

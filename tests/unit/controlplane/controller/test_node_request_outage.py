@@ -127,8 +127,7 @@ class ModelCloud:
                     machine.free[gpu] -= units(waiting)
                     machine.empty = False
                     break
-        in_the_way = self.bench.planner.placeholders.are_being_deleted(self.bench.waiting.placeholders)
-        starting = self.bench.gates if not in_the_way else []
+        starting = self.bench.gates  # deleted placeholders are gone at once here
         for pod in starting:
             reservation = reservation_of(pod)
             assert reservation is not None

@@ -1,5 +1,7 @@
 """For which pods nodes are asked for, how long, and what is said; on a cluster state, round by round."""
 
+import itertools
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,23 +9,24 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
+from gputile.api.core import Node, Pod, PodCondition, PodStatus
 from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
-    IDLE_NODE_ANNOTATION,
     KARPENTER_POOL_LABEL,
     NODE_TYPE_ANNOTATION,
 )
+from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner
-from gputile.controlplane.controller.placeholders import NodeRequestRound
+from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.node_type import node_types_of
+from gputile.kube.errors import KubeError
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
@@ -64,8 +67,13 @@ class Bench:
         self.now = 0.0
         self.gates: list[Pod] = []
         self.gangs = GangPlanner(configuration, lambda: "x")
-        self._names = iter(range(1000))
-        self.planner = NodeRequestPlanner(configuration, self.gangs, lambda: str(next(self._names)))
+        self.writer = Writer(self)
+        names = itertools.count()
+        wait_seconds = configuration.autoscaling.wait_seconds
+        self.placeholders = Placeholders(
+            self.writer, lambda: self.waiting.placeholders, wait_seconds, lambda: str(next(names))
+        )
+        self.planner = NodeRequestPlanner(configuration, self.gangs, self.placeholders)
         at_once(self.state.node_event(Replaced(nodes)))
 
     def put(self, *pods: Pod) -> None:
@@ -98,10 +106,10 @@ class Bench:
             self.state.expect(patch.pod, patch.reservation)
         return result
 
-    def plan(self, after: float, planner: NodeRequestPlanner | None = None) -> NodeRequestRound:
+    def plan(self, after: float) -> NodeRequestRound:
         """Plan a round of node requests only."""
         self._tick(after)
-        return (planner or self.planner).plan(self.state.snapshot())
+        return self.planner.plan(self.state.snapshot())
 
     def _tick(self, after: float) -> None:
         self.now = after
@@ -115,12 +123,41 @@ class Bench:
     def request(self, after: float) -> NodeRequestRound:
         """Ask for nodes only."""
         result = self.plan(after)
-        for job in result.created:
-            self.put(placeholder(job, after))
-        for name in result.deleted:
-            gone = [each for each in self.waiting.placeholders.values() if each.metadata.name == name]
-            self.drop(*gone)
+        at_once(self.placeholders.write(result))
         return result
+
+
+class Writer(ApiServerWriter):
+    """Notes what it is to write, and does it, or fails as it is told."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.created: list[Mapping[str, Any]] = []
+        self.deleted: list[str] = []
+        self.marked: list[str] = []
+        self.said: list[str] = []
+        self.error: KubeError | None = None
+
+    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
+        self.created.append(job)
+        self._fail()
+        self.bench.put(placeholder(job, self.bench.now))
+
+    async def delete_placeholder(self, job: str) -> None:
+        self.deleted.append(job)
+        self._fail()
+        self.bench.drop(*(each for each in self.bench.waiting.placeholders.values() if each.metadata.name == job))
+
+    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
+        self.marked.append(pod.metadata.name)
+        self._fail()
+
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
+        self.said.append(reason)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 def stamp(after: float) -> str:
@@ -163,7 +200,7 @@ def fragmented(*, gangs: bool = False, **scaling: Any) -> Bench:
 
 
 def asked(bench: Bench) -> int:
-    return bench.planner.placeholders.counts()[TYPE]
+    return bench.planner.requested
 
 
 def said(result: NodeRequestRound) -> dict[str, str]:
@@ -175,7 +212,7 @@ def test_a_pod_that_no_gpu_takes_though_the_node_would_brings_one_node() -> None
     bench.put(waits("p", mem=10))
     result = bench.round()
     assert said(result) == {"p": "NodeRequested"}
-    (job,) = result.created
+    (job,) = bench.writer.created
     template = job["spec"]["template"]
     assert template["metadata"]["annotations"] == {NODE_TYPE_ANNOTATION: TYPE}
     assert template["spec"]["nodeSelector"] == {"pool": "gpu"}
@@ -183,28 +220,13 @@ def test_a_pod_that_no_gpu_takes_though_the_node_would_brings_one_node() -> None
     assert bench.round(11).created == [], "it is asked for once"
 
 
-def test_what_it_may_not_have_seen_is_asked_for_later() -> None:
-    """Each of the two pods fits the node's sum: the autoscaler may put the one there that it saw as too many."""
+def test_nodes_that_the_autoscaler_adds_itself_are_not_asked_for() -> None:
+    """Each of the two pods fits the node's sum: the other one brings a node, which takes both."""
     bench = fragmented()
     bench.put(waits("p", mem=10), waits("q", mem=9))
     assert bench.round().created == []
-    assert len(bench.round(WAIT + 1).created) == 1
-
-
-def test_nodes_that_it_adds_for_others_are_not_waited_for_for_ever() -> None:
-    """A pod comes every five minutes that fits no sum; its node would do for both. Something keeps all of them away."""
-    bench = Bench(node("n"))
-    bench.put(*(runs(f"r{gpu}", "n", gpu, 11) for gpu in range(2)))
-    bench.put(waits("q", mem=6))
-    others: list[Pod] = []
-    for after in range(0, 2 * WAIT, 60):
-        if after % 300 == 0:
-            born = stamp(after - 10)
-            bench.drop(*others)
-            others = [waits(f"p{after}", born=born, mem=9)]
-            bench.put(*others)
-        bench.round(after + 1)
-        assert asked(bench) == (after + 10 >= WAIT), after
+    late = bench.round(WAIT + 1)
+    assert (late.created, said(late)) == ([], {"p": "NodeNotAdded", "q": "NodeNotAdded"})
 
 
 def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_important_ones() -> None:
@@ -226,7 +248,8 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
     bench.put(wanting("q", "y", 1000, "other", 10))
     for after in (10, 11):
         bench.round(after)
-    assert bench.planner.placeholders.counts()["pool=y"] == 1
+    types = [each.metadata.annotations[NODE_TYPE_ANNOTATION] for each in bench.waiting.placeholders.values()]
+    assert types.count("pool=y") == 1
 
 
 def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:
@@ -252,7 +275,8 @@ def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_
     bench.put(waits("p", mem=10))
 
     def round_(after: float) -> tuple[int, dict[str, str]]:
-        result = bench.plan(after)
+        result = bench.request(after)
+        bench.drop(*bench.waiting.placeholders.values())
         return len(result.created), said(result)
 
     assert [round_(after)[0] for after in (10, 11, 500)] == [1, 0, 0]
@@ -280,15 +304,9 @@ def test_a_leader_that_takes_over_finds_the_placeholders() -> None:
     bench = fragmented()
     bench.put(waits("p", mem=10))
     bench.round()
-    successor = NodeRequestPlanner(bench.state.ledger.configuration, bench.gangs, lambda: "other")
-    assert bench.plan(12, successor).created == []
-
-
-def test_a_placeholder_that_no_autoscaler_sees_yet_is_to_be_marked() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    bench.round()
-    assert [each.metadata.name for each in bench.round(11).unmarked] == ["gputile-placeholder-0"]
+    bench.planner.forget()
+    assert bench.round(12).created == []
+    assert bench.writer.marked == ["gputile-placeholder-0"] * 2, "nobody has marked it yet for the autoscaler"
 
 
 @pytest.mark.parametrize("why", ["cordoned", "in use", "without units"])
@@ -301,20 +319,9 @@ def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
     if why == "in use":
         bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
     bench.put(waits("p", mem=10))
-    (job,) = bench.round(WAIT + 10).created
+    bench.round(WAIT + 10)
+    (job,) = bench.writer.created
     assert job["spec"]["template"]["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-
-
-def test_a_pod_that_was_behind_a_gate_is_left_to_the_autoscaler_first() -> None:
-    """Another project's gate hid both of them from all for an hour; either of the two may fit the node's sum."""
-    bench, waiting = fragmented(), [waits("p", mem=10), waits("q", mem=9)]
-    for each in waiting:
-        spec = msgspec.structs.replace(each.spec, scheduling_gates=(SchedulingGate(name="kueue.x-k8s.io/admission"),))
-        bench.put(msgspec.structs.replace(each, spec=spec))
-    assert [bench.round(after).created for after in range(10, 4 * WAIT, 100)] == [[]] * 36
-    bench.put(*waiting)
-    assert bench.round(4 * WAIT + 10).created == []
-    assert len(bench.round(5 * WAIT + 10).created) == 1
 
 
 @pytest.mark.parametrize("gangs", [False, True])
@@ -346,13 +353,9 @@ def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) ->
     return msgspec.structs.replace(found, metadata=meta)
 
 
-def on_idle(bench: Bench) -> int:
-    """Return on how many nodes that are there placeholders stand."""
-    return sum(IDLE_NODE_ANNOTATION in each.metadata.annotations for each in bench.waiting.placeholders.values())
-
-
-def half_there(**labels: str) -> Bench:
-    """A gang of two nodes from zero: one has come as described, and the other one, with ``labels``, gets no GPUs."""
+@pytest.mark.parametrize(("labels", "taken"), [({}, 1), ({KARPENTER_POOL_LABEL: "gpu"}, 2)])
+def test_the_idle_nodes_of_a_gang_have_placeholders_until_it_starts(labels: dict[str, str], taken: int) -> None:
+    """One of two nodes stays without GPUs. Karpenter would put a placeholder there as well as on the good one."""
     bench, bare = Bench(gangs=True), node("bare", type_=TYPE, gpus=0)
     bench.put(*(tolerant_member(number, 4) for number in range(4)))
     bench.round(10)
@@ -361,42 +364,29 @@ def half_there(**labels: str) -> Bench:
     bench.round(60)
     bench.join(node("good", type_=TYPE))
     bench.round(70)
-    return bench
-
-
-@pytest.mark.parametrize(("labels", "taken"), [({}, 1), ({KARPENTER_POOL_LABEL: "gpu"}, 2)])
-def test_the_nodes_of_a_gang_are_kept_until_the_others_have_come(labels: dict[str, str], taken: int) -> None:
-    """One of two stays without GPUs, and the type pauses: an autoscaler would remove the other one meanwhile.
-
-    Karpenter would put a placeholder on the bare one as well as on the good one: there have to be two.
-    """
-    bench = half_there(**labels)
-    times = iter(range(80, 3 * WAIT, 10))
-    for after in times:
-        bench.round(after)
-        assert on_idle(bench) == taken
-        if asked(bench):
-            break
+    assert (asked(bench), len(bench.waiting.placeholders)) == (0, 2), "the autoscaler would remove the good one"
+    bench.round(60 + WAIT)
+    assert (asked(bench), len(bench.waiting.placeholders)) == (1, 1 + taken)
     bench.join(node("new", type_=TYPE))
-    bench.round(next(times))
+    bench.round(WAIT + 100)
     assert all(reservation_of(each) for each in bench.state.members.pods(GangName("default", "g", by_object=False)))
-    bench.round(next(times))
+    bench.round(WAIT + 110)
     assert bench.waiting.placeholders == {}
 
 
-def test_the_nodes_of_a_gang_are_not_kept_for_ever() -> None:
-    """No further node ever comes."""
-    bench = half_there()
-    kept = {}
-    for after in range(80, 24 * 3600, 60):
-        bench.round(after)
-        kept[after] = on_idle(bench) > 0
-    let_go = min(after for after, is_kept in kept.items() if not is_kept)
-    assert 2 * 3600 < let_go < 4 * 3600
+def test_no_more_nodes_are_asked_for_than_may_be() -> None:
+    bench = Bench(gangs=True, most_nodes=3)
+    bench.put(*(tolerant_member(number, 20) for number in range(20)))
+    assert len(bench.round().created) == 3
+    bench.join(node("new", type_=TYPE, gpus=0))
+    bench.round(60)
+    assert (asked(bench), len(bench.waiting.placeholders)) == (3, 4)
 
 
-def test_the_nodes_of_a_gang_are_not_kept_for_one_that_is_gone() -> None:
-    bench = half_there()
+def test_of_a_gang_that_is_gone_no_placeholder_stays() -> None:
+    bench = Bench(gangs=True)
+    bench.put(*(tolerant_member(number, 4) for number in range(4)))
+    bench.round(10)
     bench.drop(*(tolerant_member(number, 4) for number in range(4)))
     bench.round(80)
     assert bench.waiting.placeholders == {}

@@ -20,11 +20,10 @@ from gputile.controlplane.controller.node_reconciler import (
     condition_patch,
     diagnose,
     taint_patch,
-    units_in_force,
 )
 from gputile.kube.errors import AnswerLost, Conflict, Invalid, NotFound
 from tests.conftest import HANGS_S
-from tests.fakes.corebuilders import gpu_node, ledger_of
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
 
@@ -163,17 +162,6 @@ def test_a_condition_is_written_when_it_says_something_new() -> None:
     assert better is not None
     assert better["status"]["conditions"][0]["status"] == "False"
     assert condition_patch(BARE, None, NOW) is None
-
-
-def test_how_far_a_new_unit_has_come() -> None:
-    nodes = [
-        gpu_node("a", unit_mib=128),
-        gpu_node("b", unit_mib=128),
-        gpu_node("c"),
-        gpu_node("d", inventory="{"),
-        BARE,
-    ]
-    assert units_in_force(ledger_of(*nodes)) == {128: 2, 1024: 1}
 
 
 class Writer(ApiServerWriter):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, AutoscalingConfiguration, Configuration
-from gputile.api.core import Pod, SchedulingGate
+from gputile.api.core import Pod, PodCondition, PodStatus, SchedulingGate
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, PLACEHOLDER_LABEL
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER
@@ -35,6 +35,7 @@ def waiting(*pods: Pod, gangs: bool = False) -> list[str]:
 
 
 P = waits("p", mem=1)
+GATED = PodCondition(type="PodScheduled", status="False", reason="SchedulingGated")  # and its gate has just gone
 GANG = {"labels": {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}}
 
 
@@ -45,6 +46,7 @@ GANG = {"labels": {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}}
         (waits("p", asks={"nvidia.com/gpu": 1}), True),
         (waits("p", asks={"cpu": 1}), False),
         (changed(P, status=msgspec.structs.replace(P.status, conditions=())), False),
+        (changed(P, status=PodStatus(conditions=(GATED,))), False),
         (changed(P, status=msgspec.structs.replace(P.status, nominated_node_name="n")), False),
         (changed(P, spec={"node_name": "n"}), False),
         (changed(P, spec={"scheduling_gates": (SchedulingGate(name="theirs"),)}), False),
@@ -67,9 +69,7 @@ def test_pods_of_gangs_are_left_to_the_plans_where_there_are_any() -> None:
 
 def test_of_pods_that_are_deleted_nothing_is_kept() -> None:
     found = WaitingPods(Configuration(autoscaling=AutoscalingConfiguration(enabled=True)), "gputile")
-    gated = changed(P, spec={"scheduling_gates": (SchedulingGate(name="theirs"),)})
-    found.pod_applied(gated)
     found.pod_applied(P)
-    assert (list(found.refused), list(found.preemptors), found.once_gated) == (["p"], ["p"], {"p"})
+    assert (list(found.refused), list(found.preemptors)) == (["p"], ["p"])
     found.pod_deleted("p")
-    assert (found.refused, found.preemptors, found.once_gated) == ({}, {}, set())
+    assert (found.refused, found.preemptors) == ({}, {})

@@ -40,7 +40,7 @@ class PreemptingExtender:
             self.ledger.apply(NodeApplied(preempting_node(name)))
         self.evictable = EvictablePods(self.holds)
         self.informer = Informer(self.ledger, lambda _: None, (self.evictable,))
-        self.informer.pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()]))
+        at_once(self.informer.listed_pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()])))
         engine = PlacementEngine(self.ledger)
         self.binder = Binder(engine, world.cluster, clock)
         self.handlers = ExtenderHandlers(
@@ -62,9 +62,6 @@ class ModelWriter(ApiServerWriter):
 
     async def ungate(self, pod: Pod) -> Pod:
         raise AssertionError(f"{pod.key} has no gate")
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return await self._world.cluster.pod(namespace, name)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await self._world.cluster.evict(namespace, name, uid, why)
@@ -148,7 +145,7 @@ class PreemptingWorld:
 
     def watch_all(self) -> None:
         pods = [copy.deepcopy(pod) for pod in self.cluster.pods.values()]
-        self.extender.informer.pods(Replaced(pods))
+        at_once(self.extender.informer.listed_pods(Replaced(pods)))
         self.controller.pods(Replaced(copy.deepcopy(pods)))
 
     def change(self, pod: Pod) -> None:

@@ -8,7 +8,8 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
-from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
+from gputile.controlplane.evictable_pods import EvictablePods
+from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -36,14 +37,17 @@ class Served:
         self.notices: list[PodEvent] = []
         engine = PlacementEngine(self.ledger)
         binder = Binder(engine, self.cluster, BinderClock(lambda: 0.0, lambda: 1))
-        verbs = ExtenderHandlers(engine, binder, self.notices.append, lambda: None)
+        verbs = ExtenderHandlers(
+            engine, binder, self.notices.append, lambda: None, evictable=EvictablePods(lambda _: False)
+        )
 
         async def admit() -> None:
             if ready:
                 raise NotReady(ready)
 
-        gate = ExtenderGate(admit, lambda: ready if not_listed is None else not_listed)
-        self.app = create_app(verbs, ExtenderMetrics(), gate, intake)
+        self.app = create_app(
+            verbs, ExtenderMetrics(), admit, lambda: ready if not_listed is None else not_listed, intake
+        )
 
     async def call(self, path: str, body: bytes = b"", method: str = "POST", ends: bool = True) -> tuple[int, bytes]:
         return await ask(self.app, sent(path, body, method=method, ends=ends))

@@ -17,6 +17,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import AnswerLost, ApiError, Forbidden, KubeError, ServerError, TooManyRequests, Unauthorized
 from gputile.kube.objects import Replaced
 from tests.fakes.corebuilders import request_of
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -193,7 +194,7 @@ async def test_a_pod_that_a_restored_etcd_has_unbound_gets_its_binding_again() -
     assert await bench.bind(pod, "a")
     bench.watch()
     bench.cluster.pods["default", "p"] = copy.deepcopy(pod)
-    Informer(bench.ledger, lambda _: None).pods(Replaced([copy.deepcopy(pod)]))
+    at_once(Informer(bench.ledger, lambda _: None).listed_pods(Replaced([copy.deepcopy(pod)])))
     assert bench.used() == {"a": 5, "b": 0}, "the list may be older than the Binding"
     assert not await bench.bind(pod, "a")
     await bench.binder.resolve_unconfirmed()

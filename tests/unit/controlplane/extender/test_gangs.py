@@ -10,6 +10,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
+from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
@@ -43,15 +44,19 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
     cluster.add(asking)
     engine = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
+        engine,
+        Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)),
+        lambda _: None,
+        lambda: None,
+        evictable=EvictablePods(lambda _: False),
     )
 
     found = verbs.filter(ExtenderArgs(pod=asking, node_names=NODES))
     assert found.node_names == []
-    assert found.failed_and_unresolvable_nodes == dict.fromkeys(NODES, "gang g: no place is kept for the pod yet")
+    assert found.failed_and_unresolvable_nodes == dict.fromkeys(NODES, "gang g: no GPUs are reserved for the pod yet")
 
     args = ExtenderBindingArgs(pod_name="p", pod_namespace="default", pod_uid="p", node="a")
-    assert "no place is kept" in (await verbs.bind(args)).error
+    assert "no GPUs are reserved" in (await verbs.bind(args)).error
     assert ledger.booking("p") is None
 
     offered = {"a": MetaVictims(pods=[], num_pdb_violations=0)}
@@ -146,4 +151,4 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
 async def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
     bench = Bench()
     bench.ledger.apply(PodDeleted("p1"))
-    assert "1 of the 2 places" in await bench.bind("p2")
+    assert "1 of the 2 reservations" in await bench.bind("p2")

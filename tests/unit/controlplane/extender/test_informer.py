@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
+from gputile.controlplane import event_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.informer import WATCH_LAG_SECONDS, Informer, PodRequeuer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
@@ -22,6 +23,7 @@ from tests.fakes.apiserver import until
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, share
 from tests.fakes.corebuilders import gpu_node as plain_node
+from tests.fakes.coroutines import at_once as done
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 
 pytestmark = pytest.mark.requirement("B1", "U4")
@@ -51,7 +53,7 @@ async def test_piece_by_piece_is_the_same_as_at_once(
     def fed() -> tuple[Informer, Ledger]:
         ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
         feed = Informer(ledger, lambda _: None)
-        feed.pods(Replaced([held(i) for i in before], []))
+        done(feed.listed_pods(Replaced([held(i) for i in before], [])))
         return feed, ledger
 
     listed_nodes: Replaced[Node] = Replaced([gpu_node(f"n{i}") for i in sorted(nodes)], [])
@@ -67,7 +69,8 @@ async def test_piece_by_piece_is_the_same_as_at_once(
 
 
 @pytest.mark.anyio
-async def test_others_get_their_turn_between_pieces() -> None:
+async def test_others_get_their_turn_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 0.0)
     ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
     bound_pods, turns = EvictablePods(lambda uid: ledger.booking(uid) is not None), 0
     feed = Informer(ledger, lambda _: None, [bound_pods])
@@ -97,7 +100,7 @@ def test_what_is_assumed_while_those_that_are_gone_are_released_stays() -> None:
     """The list is older than that: whether its pod is there the Binding's answer tells."""
     ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
     pods = [held(i) for i in range(1000)]
-    Informer(ledger, lambda _: None).pods(Replaced(pods, []))
+    done(Informer(ledger, lambda _: None).listed_pods(Replaced(pods, [])))
     last = ledger.booking(pods[-1].metadata.uid)
     assert last is not None
     steps = ledger.release_gone(set())
@@ -113,7 +116,7 @@ def test_what_is_assumed_while_those_that_are_gone_are_released_stays() -> None:
 async def test_gpus_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
     freed = list[str]()
     feed = Informer(ledger_of(gpu_node("n0")), freed.append)
-    feed.pods(Replaced([held(0)], []))
+    await feed.listed_pods(Replaced([held(0)], []))
     freed.clear()
     await feed.listed_pods(Replaced([], []))
     assert freed == ["n0"]
@@ -174,7 +177,7 @@ def test_a_changed_node_wakes_whoever_was_refused_and_a_touched_one_does_not() -
     assert freed == [], "else the touch would wake the touch"
     feed.nodes(Applied(gpu_node("n0", gpus=3)))
     assert freed == ["n0"]
-    feed.nodes(Replaced([gpu_node("n0", gpus=4)]))
+    done(feed.listed_nodes(Replaced([gpu_node("n0", gpus=4)])))
     assert freed == ["n0", "n0"]
 
 

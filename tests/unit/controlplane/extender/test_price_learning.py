@@ -67,7 +67,7 @@ async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule
     assert engine.packing_state is None
     assert engine.demand is not None
     engine.demand.observe(pod("p", mem=5), request)
-    pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
+    pieces = len(list(DemandTracker(ledger).catch_up()))
     assert pieces == 3, "500 pods at once"
     task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
     await market_after(engine, None)

@@ -141,7 +141,7 @@ async def test_an_error_of_our_own_tells_the_client_nothing_of_it(monkeypatch: p
 async def test_a_body_that_is_too_large_is_not_read_on() -> None:
     served = Served(largest=1000)
     assert (await served.call("/mutate", b"x" * 1001))[0] == 413
-    assert served.intake.held == 0
+    assert served.intake.total == 0
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""docs/reference/admission.md names every rule, with the very message that its example gets."""
+"""docs/reference/admission-rules.md names every rule, with the very message that its example gets."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,8 @@ from gputile.core.refusal import AdmissionRule
 
 from .builders import POLICY, Json, pod, request
 
-DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "reference" / "admission.md").read_text(encoding="utf-8")
+_ROOT = Path(__file__).resolve().parents[4]
+DOCUMENT = (_ROOT / "docs" / "reference" / "admission-rules.md").read_text(encoding="utf-8")
 GPU = {"nvidia.com/gpu": "1"}
 MEM = {"aliyun.com/gpu-mem": "7"}
 COUNT = {"labels": {"aliyun.com/gpu-count": "2"}}

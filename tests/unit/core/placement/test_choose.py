@@ -11,9 +11,9 @@ from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import NodeState, node_state
+from gputile.core.ledger.snapshot import GpuState, NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.fit import binpack_key, choose_gpus, fits, gpu_fits, refusal, spread_key
+from gputile.core.placement.fit import choose_gpus, gpu_shortages, refusal
 from gputile.core.refusal import FitRule
 from tests.conftest import examples
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
@@ -22,23 +22,30 @@ from tests.unit.core.placement.strategies import ledgers, requests
 GIB = 1024
 
 
-def node_score(
-    ledger: Ledger, node: NodeState, shape: Shape, group: int, policy: str, host: HostResources
-) -> int | None:
+def binpack_key(gpu: GpuState) -> tuple[int, int]:
+    """The GPU with the least memory free is the first, then the one with the least compute free."""
+    return gpu.total - gpu.used, -min(gpu.percent, 100)
+
+
+def spread_key(gpu: GpuState) -> tuple[int, int]:
+    """The GPU with the smallest used fraction of memory is the first, then the one with the least compute in use."""
+    return (gpu.used << 20) // gpu.total, min(gpu.percent, 100)
+
+
+def node_score(ledger: Ledger, node: NodeState, shape: Shape, policy: str, host: HostResources) -> int | None:
     """The score of one node, None where the pod does not fit: by hand, what the kernels compute for all at once.
 
     ``policy`` is the cluster's, which compares nodes; a node's own label only compares its GPUs (M9).
     """
-    chosen = choose_gpus(node, shape, group)
-    if chosen is None:
+    if refusal(node, shape) is not None:
         return None
+    chosen = choose_gpus(ledger.node_arrays, ledger.row_of[node.info.name], node, shape)
     if node.serving_mode in (ServingMode.OTHER_PLUGIN, ServingMode.SLICED):
         return 0  # below the nodes that give a GPU to the pod alone
     if shape.kind is not RequestKind.SHARED:
         gpu_used, node_used = 1000, 1000 * (sum(not gpu.empty for gpu in node.gpus) + shape.gpus) // len(node.gpus)
     else:
-        by_use = spread_key if node.spread else binpack_key
-        first = chosen[0] if node.info.by_claims else min(chosen, key=by_use)
+        first = chosen[0] if node.info.by_claims else min(chosen, key=spread_key if node.spread else binpack_key)
         used, total = sum(min(gpu.used, gpu.total) for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
         gpu_used = 1000 * (first.used + shape.mib) // first.total
         node_used = 1000 * (used + shape.gpus * shape.mib) // total
@@ -66,8 +73,9 @@ def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[in
     node_info = ledger.node_info(row)
     assert node_info is not None
     limits = {"mem": units} | ({"core": core} if core else {})
-    gpus = choose_gpus(node_state(ledger, row, node_info), request_of(pod(count=count, asks=limits)).shape, 1)
-    return [gpu.gpu.index for gpu in gpus or ()]
+    shape = request_of(pod(count=count, asks=limits)).shape
+    gpus = choose_gpus(ledger.node_arrays, row, node_state(ledger, row, node_info), shape)
+    return [gpu.gpu.index for gpu in gpus]
 
 
 V100 = [15 * GIB] * 3
@@ -108,15 +116,14 @@ def test_of_gpus_in_turns_a_pod_gets_the_one_that_the_fewest_share() -> None:
     ledger = ledger_of(gpu_node(sizes=V100, replicas=3))
     for uid, gpu in (("a", 0), ("b", 1), ("c", 1)):
         book(ledger, uid, "n", share(f"GPU-n-{gpu}", V100[gpu], 100), whole=True)
-    (state,) = [state for _, state in states(ledger)]
+    ((row, state),) = states(ledger)
     shape = request_of(pod(asks={"nvidia.com/gpu": 2})).shape
-    group = ledger.group_number(shape.trust_group)
-    assert [gpu.gpu.index for gpu in choose_gpus(state, shape, group) or ()] == [0, 2]
+    assert [gpu.gpu.index for gpu in choose_gpus(ledger.node_arrays, row, state, shape)] == [0, 2]
 
 
 def scores_of(ledger: Ledger, policy: str, **limits: int) -> dict[str, int]:
     shape, every = request_of(pod(asks=limits)).shape, slice(0, ledger.node_arrays.rows)
-    found = vectorized.scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, 1, every, emptier=policy == "spread")
+    found = vectorized.scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, every, emptier=policy == "spread")
     return {info.name: int(found[row]) for row, info in ledger.nodes()}
 
 
@@ -146,13 +153,12 @@ def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
 @settings(max_examples=examples(400))
 @given(ledgers(), requests(), st.sampled_from(["binpack", "spread"]))
 def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
-    group = ledger.group_number(request.shape.trust_group)
     emptier = policy == "spread"
     arrays, host = ledger.node_arrays, request.host
     everything, rows = slice(0, arrays.rows), np.arange(arrays.rows)
-    everywhere = vectorized.scores(arrays, request.shape, host, group, everything, emptier=emptier)
-    assert (vectorized.scores(arrays, request.shape, host, group, rows, emptier=emptier) == everywhere).all()
-    scalar = {row: node_score(ledger, node, request.shape, group, policy, host) for row, node in states(ledger)}
+    everywhere = vectorized.scores(arrays, request.shape, host, everything, emptier=emptier)
+    assert (vectorized.scores(arrays, request.shape, host, rows, emptier=emptier) == everywhere).all()
+    scalar = {row: node_score(ledger, node, request.shape, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected
     assert all(-1 <= score <= vectorized.HIGHEST_BINPACK for score in everywhere.tolist())
@@ -161,13 +167,9 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
 @settings(max_examples=examples(400))
 @given(ledgers(), requests())
 def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: Request) -> None:
-    group = ledger.group_number(request.shape.trust_group)
     broken = vectorized.rules(ledger.node_arrays, request.shape, slice(0, ledger.node_arrays.rows))
     for row, node in states(ledger):
-        why = refusal(node, request, group)
-        assert (
-            (why is None) == fits(node, request.shape, group) == (choose_gpus(node, request.shape, group) is not None)
-        )
+        why = refusal(node, request.shape)
         if why is not None:
             assert why.text
             assert broken[row] == (FitRule.NO_GPUS if why.rule is FitRule.BROKEN else why.rule)
@@ -175,12 +177,11 @@ def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: R
 
 @given(ledgers(), requests())
 def test_chosen_gpus_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
-    group = ledger.group_number(request.shape.trust_group)
-    for _, node in states(ledger):
-        chosen = choose_gpus(node, request.shape, group)
-        if chosen is None or node.serving_mode is ServingMode.OTHER_PLUGIN:
+    for row, node in states(ledger):
+        if refusal(node, request.shape) is not None or node.serving_mode is ServingMode.OTHER_PLUGIN:
             continue
+        chosen = choose_gpus(ledger.node_arrays, row, node, request.shape)
         assert len(chosen) == request.shape.gpus
-        assert all(gpu_fits(gpu, request.shape, node.info, group) for gpu in chosen)
+        assert not any(list(gpu_shortages(gpu, request.shape, node.info)) for gpu in chosen)
         indices = [gpu.gpu.index for gpu in chosen]
         assert indices == sorted(set(indices))

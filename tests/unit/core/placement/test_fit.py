@@ -50,8 +50,7 @@ GIB = 1024
             pod(mem=20, count=2),
             [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
             FitRule.GPUS_TAKEN,
-            "GPU 1 has 3 GiB of 15 GiB free; the pod needs 10 GiB on each of 2 GPUs "
-            "(1 of 3 GPUs could take their part)",
+            "GPU 1 has 3 GiB of 15 GiB free; the pod needs 10 GiB on each of 2 GPUs (1 of 3 GPUs have room for it)",
             id="M10 on each of the GPUs",
         ),
         pytest.param(
@@ -148,8 +147,8 @@ GIB = 1024
             pod(mem=1),
             [],
             FitRule.UNIT,
-            "its memory unit is still 128 MiB; the pod counts in the 1024 MiB that are configured, "
-            "which the node's agent has to take over",
+            "its memory unit is still 128 MiB; the pod's unit is the configured 1024 MiB, "
+            "which the node's agent has not applied yet",
             id="U5 a node that is behind",
         ),
         pytest.param(
@@ -181,7 +180,7 @@ GIB = 1024
             pod(asks={WHOLE: 1}, annotations={MODEL: "NVIDIA-A10"}),
             [],
             FitRule.MODE,
-            "another device plugin gives its GPUs; the pod needs NVIDIA-A10",
+            "another device plugin manages its GPUs; the pod needs NVIDIA-A10",
             id="a model among GPUs of another device plugin",
         ),
         pytest.param(
@@ -216,7 +215,7 @@ def test_a_pod_on_unknown_gpus_closes_the_node_and_is_named() -> None:
     why = PlacementEngine(ledger).refusal(request_of(pod(mem=1)), "n")
     assert why is not None
     assert why.rule is FitRule.UNPLACED
-    assert why.text == "pod ns/lost is on GPUs that nobody knows; the node's agent has to report them, or the pod to go"
+    assert why.text == "pod ns/lost is on unknown GPUs; the node's agent has to report them, or the pod has to end"
 
 
 FITTING = [

@@ -1,5 +1,6 @@
 """The packing policy: where single pods go, and what must hold for every cluster."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.devices.request import RequestKind, Shape
-from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.fit import packing_key
+from gputile.core.devices.inventory import model_number
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES
 from gputile.core.placement.packing_scores import (
-    PodDemand,
-    ScoringContext,
+    PackingState,
+    Trial,
     allowed,
+    packing_state,
     score,
-    scoring_context,
     usable_cpu,
+    value_keys,
 )
 from gputile.core.placement.prices import Demand, prices, thousandths
 from tests.conftest import examples
-from tests.fakes.corebuilders import gpu_node, ledger_of
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -36,11 +36,14 @@ def demand(*kinds: tuple[int, int, int, float], models: tuple[frozenset[str], ..
 
 def look(
     wanted: Demand, cpu: list[int], free: list[list[int]], models: list[str]
-) -> tuple[ScoringContext, npt.NDArray[np.bool_]]:
+) -> tuple[PackingState, npt.NDArray[np.bool_]]:
     total = float(sum(cpu)), float(np.count_nonzero(free))
-    context = scoring_context(prices(wanted), np.array(cpu), np.array(free), tuple(models), total)
-    hosts = [allowed(need.models, tuple(models)) for need, _ in context.needs]
-    return context, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
+    context = packing_state(prices(wanted), np.array(cpu), np.array(free), numbers(models), total)
+    return context, context.hosts
+
+
+def numbers(models: Iterable[str]) -> npt.NDArray[np.int64]:
+    return np.array([model_number(model) for model in models], np.int64)
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,15 @@ class Ask:
     milli: int
     cpu: int
 
-    @property
-    def demand(self) -> PodDemand:
-        return PodDemand(self.gpus, self.cpu)
+    def trial(self, free: npt.NDArray[np.int64], later: npt.NDArray[np.int64]) -> Trial:
+        return Trial(self.gpus, NO_HOST_RESOURCES, free, later)
 
 
-def gpu_of(context: ScoringContext, free: list[int], milli: int) -> int:
+def gpu_of(context: PackingState, free: list[int], milli: int) -> int:
     """Return the GPU of a node that the policy gives a pod with one: GPUs of 1000 MiB, of which ``free`` are free."""
-    ledger = ledger_of(gpu_node("n", mode="share", sizes=(1000,) * len(free)))
-    row = ledger.row_of["n"]
-    node_info = ledger.node_info(row)
-    assert node_info is not None
-    node = node_state(ledger, row, node_info)
-    gpus = [
-        replace(gpu, total=1000, used=1000 - left) for gpu, left in zip(node.gpus, free, strict=True) if left >= milli
-    ]
-    shape = Shape(RequestKind.SHARED, 1, milli)
-    return min(gpus, key=lambda gpu: packing_key(node, gpu, shape, context.prices.value)).gpu.index
+    left = np.array([free])
+    later = np.where(left >= milli, left - milli, -1)
+    return int(value_keys(context.prices.value, left, later)[0].argmin())
 
 
 def best(
@@ -76,7 +71,7 @@ def best(
     """Return node and GPU for the pod: the first of the best."""
     context, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
     later = np.array(free) - ask.milli
-    scores = score(context, np.array(cpu), np.array(free), later, hosts, ask.demand)
+    scores = score(context, ask.trial(np.array(free), later), np.array(cpu), ask.cpu, hosts)
     node = int(scores.argmax())
     return node, gpu_of(context, free[node], ask.milli) if ask.gpus == 1 else 0
 
@@ -147,7 +142,7 @@ def test_a_gpu_too_small_is_not_chosen() -> None:
     later = free - taken
     only_the_fitting = np.array([[-1, later[0, 1]], [later[1, 0], -1]])
     both = [
-        score(context, np.array([64000, 64000]), free, each, hosts, PodDemand(1, 1000)).tolist()
+        score(context, Ask(1, 0, 1000).trial(free, each), np.array([64000, 64000]), 1000, hosts).tolist()
         for each in (later, only_the_fitting)
     ]
     assert both[0] == both[1]
@@ -195,13 +190,13 @@ def test_scores_of_every_cluster(
 
     def scores(among: list[tuple[int, list[int], str]], *, chosen_only: bool = False) -> list[float]:
         cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
-        own = tuple(node[2] for node in among)
+        own = numbers(node[2] for node in among)
         hosts = np.array([allowed(need.models, own) for need, _ in context.needs], np.bool_).reshape(-1, len(among))
         later = free - ask.milli
         if ask.gpus == 1 and chosen_only:
             gpus = np.array([gpu_of(context, node[1], ask.milli) for node in among])
             later = np.where(np.arange(free.shape[1]) == gpus[:, None], later, -1)
-        found: list[float] = score(context, cpu, free, later, hosts, ask.demand).tolist()
+        found: list[float] = score(context, ask.trial(free, later), cpu, ask.cpu, hosts).tolist()
         return found
 
     found = scores(fitting)
@@ -219,6 +214,6 @@ def test_what_was_learnt_can_be_weighed_by_hand() -> None:
     context, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
     context = replace(context, needs=(), finish=0.0)
     free = np.array([[1000, 500]])
-    found = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 1000))
+    found = score(context, Ask(1, 500, 1000).trial(free, free - 500), np.array([10**6]), 1000, hosts[:0])
     assert gpu_of(context, [1000, 500], 500) == 1
     assert found.tolist() == pytest.approx([-0.5])

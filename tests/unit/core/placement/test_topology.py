@@ -57,16 +57,7 @@ def cube(a: int, b: int) -> float:
     return 50 if (a ^ b).bit_count() == 1 else 10
 
 
-HARD = {
-    "16 in a hypercube": matrix(16, cube),
-    "64 in a hypercube": matrix(64, cube),
-    "64 of two speeds": matrix(64, lambda a, b: 1 + (a & b).bit_count() % 2),
-}
-
-
-@pytest.mark.parametrize("name", HARD)
-def test_a_matrix_made_to_be_hard_stops_at_the_budget(name: str) -> None:
-    best_set.cache_clear()
-    size = len(HARD[name])
-    chosen = best_set(HARD[name], tuple(range(size)), size // 2)
-    assert len(set(chosen)) == size // 2
+def test_of_16_gpus_the_best_are_found_and_of_more_the_first() -> None:
+    assert best_set(matrix(16, cube), tuple(range(16)), 2) == (0, 1)
+    assert best_set(matrix(17, lambda a, b: a * b), tuple(range(17)), 2) == (0, 1)
+    assert best_set(matrix(16, lambda a, b: a * b), tuple(range(16)), 2) == (14, 15)

@@ -6,9 +6,8 @@ import pytest
 
 from gputile.core.ledger.events import ClaimApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.claims import rank_pod_with_claims
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod_with_claims
 from tests.fakes.claimbuilders import claim, pod_with_claims, result
 from tests.fakes.corebuilders import gpu_node, ledger_of, pod
 
@@ -45,7 +44,7 @@ def test_extended_resources_and_claims_are_served_by_different_nodes() -> None:
     assert ranks(ledger, "a", "b", "c", memory="4Gi") == [0, 10, 0]
     found = filter_pod(PlacementEngine(ledger), pod("p", mem=4), ["a", "b"], 0).nodes
     assert found.feasible == ["a"]
-    assert found.unresolvable == {"b": "b: it gives its GPUs by claims; the pod asks by extended resources"}
+    assert found.unresolvable == {"b": "b: it offers its GPUs by claims; the pod requests them by extended resources"}
     whole = filter_pod(PlacementEngine(ledger), pod("q", asks={"nvidia.com/gpu": 1}), ["c"], 0).nodes
     assert whole.feasible == []
 

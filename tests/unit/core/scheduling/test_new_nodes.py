@@ -17,7 +17,14 @@ from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.refusal import NodeTypeRule, refusal_by
 from gputile.core.scheduling.gang_plan import GangCandidate
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, NodesInSum, UnaskedNodes, as_described, new_nodes
+from gputile.core.scheduling.new_nodes import (
+    BarredTypes,
+    NewNodes,
+    as_described,
+    new_nodes,
+    nodes_added_unasked,
+    places_in_sum,
+)
 from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
@@ -83,26 +90,22 @@ def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
     assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": refusal_by(NodeTypeRule.LABELS)}
 
 
-def test_no_more_nodes_are_asked_for_than_may_be() -> None:
-    found = planned(sizes(*[15] * 40), described(count=1))
-    assert found.counts == {"pool=gpu": 10}
-    assert not found.refused
-
-
 def node(name: str, units: int) -> Node:
     amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: str(units)}
     return gpu_node(name, mode="cgpu", sizes=[15 * 1024] * 2, allocatable=amounts)
 
 
-def autoscaler(
-    existing: Predicates, *types: dict[str, object], reserved: Sequence[Pod] = (), barred: BarredTypes | None = None
-) -> UnaskedNodes:
-    configuration = configured(*types)
-    return UnaskedNodes(NodesInSum(existing, reserved), node_types_of(configuration), configuration, barred or {})
-
-
-def unasked(pods: Sequence[GangCandidate], existing: Predicates, *types: dict[str, object]) -> Counter[str]:
-    return autoscaler(existing, *types).counts(pods)
+def unasked(
+    pods: Sequence[GangCandidate],
+    existing: Predicates,
+    *types: dict[str, object],
+    reserved: Sequence[Pod] = (),
+    barred: BarredTypes | None = None,
+) -> Counter[str]:
+    """Return which nodes an autoscaler adds for the pods by itself."""
+    configuration, places = configured(*types), places_in_sum(pods, existing, reserved, {})
+    homeless = [each for each in pods if each.pod.metadata.uid not in places]
+    return nodes_added_unasked(homeless, node_types_of(configuration), configuration, barred or {})
 
 
 def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None:
@@ -116,36 +119,15 @@ def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> N
     """A node of the type is there and has too few CPUs, say. What only gputile knows keeps no autoscaler from it."""
     for rule, count in ((NodeTypeRule.TOO_LITTLE, 0), (NodeTypeRule.PAUSED, 1), (NodeTypeRule.NOT_AS_DESCRIBED, 1)):
         barred = {("p0", "pool=gpu"): refusal_by(rule)}
-        found = autoscaler(Predicates(()), described(count=2), barred=barred).counts(sizes(10))
+        found = unasked(sizes(10), Predicates(()), described(count=2), barred=barred)
         assert found.total() == count, rule
 
 
 def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
     existing, waiting = Predicates([node("n", 16)]), tolerant(pod("reserved", mem=16))
     existing.place(waiting, "n")
-    view = autoscaler(existing, described(count=2), reserved=[waiting])
-    assert view.counts(sizes(10)) == {}
-    assert view.left(sizes(10)) == set()
+    assert unasked(sizes(10), existing, described(count=2), reserved=[waiting]) == {}
     assert existing.capacity_bound(pod("one", mem=1), "n") == 0, "it is counted again"
-
-
-@pytest.mark.parametrize(
-    ("free", "units", "left"),
-    [
-        ((), [10], 1),  # it fits no node: its node comes without being asked for
-        ((), [10, 10, 10], 2),  # in sum one node takes three, by its GPUs two
-        ((), [20], 0),  # no node takes it, and the event says so
-        ((16,), [10], 0),  # it fits in sum
-        ((16,), [10, 10], 2),  # one of them fits in sum: the node that comes for the other takes both
-        ((16,), [10, 10, 10], 2),
-        ((16, 20), [10, 10, 10], 0),
-        ((16,), [10, 9], 0),  # each of them may be the one that fits
-        ((8,), [10, 9], 2),
-    ],
-)
-def test_who_is_left_to_the_autoscaler(free: Sequence[int], units: Sequence[int], left: int) -> None:
-    existing = Predicates([node(f"n{i}", each) for i, each in enumerate(free)])
-    assert len(autoscaler(existing, described(count=2)).left(sizes(*units))) == left
 
 
 def bare(name: str, *taints: Taint, cpus: str = "0") -> Node:
@@ -156,25 +138,18 @@ def bare(name: str, *taints: Taint, cpus: str = "0") -> Node:
     return msgspec.structs.replace(found, metadata=meta, spec=spec)
 
 
-def expecting(existing: Predicates, *starting: Node) -> UnaskedNodes:
-    """An autoscaler that expects those nodes to offer what is described: two GPUs of 15 units."""
-    configuration = configured(described(count=2))
-    (kind,) = types = node_types_of(configuration)
-    expected = {each.metadata.name: as_described(each, kind) for each in starting}
-    return UnaskedNodes(NodesInSum(existing, (), expected), types, configuration, {})
+def expected(existing: Predicates, pods: Sequence[GangCandidate], *starting: Node) -> set[str]:
+    """Return where an autoscaler expects pods that takes these nodes for ones as described: two GPUs of 15 units."""
+    (kind,) = node_types_of(configured(described(count=2)))
+    described_nodes = {each.metadata.name: as_described(each, kind) for each in starting}
+    return set(places_in_sum(pods, existing, (), described_nodes).values())
 
 
-def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_it_does() -> None:
-    """It adds a node for the fourth pod of 10: three fit the sum of the node that has no GPUs."""
+def test_an_autoscaler_expects_a_starting_node_to_offer_more_than_it_does() -> None:
     there = bare("there", Taint(key="startup", effect="NoSchedule"))
     existing = Predicates([there])
     before = existing.reasons(sizes(10)[0].pod)
-    view = expecting(existing, there)
-    assert view.left(sizes(10)) == set()
-    assert len(view.left(sizes(10, 10, 10, 10))) == 2, "as many as the GPUs of its node take"
-    assert view.counts(sizes(10, 10, 10)) == {}
-    assert view.counts(sizes(10, 10, 10, 10)) == {"pool=gpu": 1}
-    assert view.starting_in_use(sizes(10)) == {"there"}
+    assert expected(existing, sizes(10), there) == {"there"}
     assert existing.reasons(sizes(10)[0].pod) == before, "it is as it was"
     assert not existing.capacity_bound(pod("one", mem=1), "there")
 
@@ -182,54 +157,16 @@ def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_
 def test_a_node_is_not_expected_to_offer_more_than_its_kubelet_says_of_what_it_has() -> None:
     asking = tolerant(pod("p", mem=10, asks={"cpu": "8"}))
     each = GangCandidate(asking, request_of(asking))
-    for cpus, left in (("0", 0), ("4", 1), ("16", 0)):
+    for cpus, taken in (("0", True), ("4", False), ("16", True)):
         there = bare("there", cpus=cpus)
-        assert len(expecting(Predicates([there]), there).left([each])) == left, cpus
+        assert bool(expected(Predicates([there]), [each], there)) is taken, cpus
 
 
 def test_pods_are_expected_on_starting_nodes_only_where_others_have_no_room() -> None:
     there = bare("there")
-    view = expecting(Predicates([there, node("n", 16)]), there)
-    assert view.starting_in_use(sizes(10)) == set()
-    assert view.starting_in_use(sizes(10, 10)) == {"there"}
-
-
-def test_what_a_starting_node_is_expected_to_offer_is_forgotten() -> None:
-    there = bare("there")
-    existing = Predicates([there])
-    assert expecting(existing, there).left(sizes(10)) == set()
-    assert not existing.capacity_bound(pod("one", mem=1), "there")
-
-
-def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:
-    barred = {("p0", "pool=gpu"): refusal_by(NodeTypeRule.PAUSED)}
-    assert autoscaler(Predicates(()), described(count=2), barred=barred).left(sizes(10)) == set()
-
-
-@given(
-    units=st.lists(st.integers(1, 15), min_size=1, max_size=30),
-    gpus=st.integers(1, 3),
-    most=st.integers(1, 4),
-)
-def test_the_pods_in_front_get_the_nodes_if_there_are_not_enough(units: list[int], gpus: int, most: int) -> None:
-    """Whoever is passed over would not have had a place on as many nodes behind all in front that have one."""
-    configuration = configured(described(count=gpus))
-    pods, types = sizes(*units), node_types_of(configured(described(count=gpus)))
-    found = new_nodes(pods, types, {}, configuration, {}, most=most)
-    assert found.counts.total() <= most
-    passed = [i for i, each in enumerate(pods) if each.pod.metadata.uid not in found.types]
-    if passed:
-        first = [units[i] for i in range(passed[0] + 1)]
-        assert _first_fit(first, 15) > most * gpus
-
-
-def _first_fit(units: Sequence[int], size: int) -> int:
-    """Return how many GPUs pods need that are each put on the first one with room."""
-    gpus: list[int] = []
-    for amount in units:
-        if not _put(amount, gpus):
-            gpus.append(size - amount)
-    return len(gpus)
+    existing = Predicates([there, node("n", 16)])
+    assert expected(existing, sizes(10), there) == {"n"}
+    assert expected(existing, sizes(10, 10), there) == {"n", "there"}
 
 
 @given(units=st.lists(st.integers(1, 15), min_size=1, max_size=5), gpus=st.integers(1, 3))

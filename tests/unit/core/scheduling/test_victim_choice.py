@@ -23,7 +23,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch
 from tests.conftest import examples
 from tests.fakes.corebuilders import (
     allocation_text,
@@ -37,6 +37,14 @@ from tests.fakes.corebuilders import (
 )
 
 pytestmark = pytest.mark.requirement("B5")
+
+
+def choose_victims(
+    engine: PlacementEngine, preemptor: Preemptor, names: Iterable[str], rules: EvictionRules
+) -> VictimChoice | None:
+    search = VictimSearch(engine, preemptor, rules)
+    return min(filter(None, map(search.on_node, names)), key=lambda each: each.loss, default=None)
+
 
 GIB = 1024
 NOW_S = 1_800_000_000.0

@@ -8,7 +8,6 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, WHOLE_GPU, Mode
-from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise import (
@@ -18,8 +17,8 @@ from gputile.node.agent.advertise import (
 )
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.node_resources import closed
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, closed
+from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.fakes.devicetable import hold, release

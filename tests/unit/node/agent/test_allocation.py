@@ -7,9 +7,8 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import allocate, callers, unclear
+from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, unclear
 from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.answers import AllocateAnswer
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
@@ -91,7 +90,7 @@ class Here:
     def starts(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
         found = prestart(self.state, resource, ids, self.now)
         for start in found:
-            let_start(self.state, start.directory, start.record, self.now)
+            let_start(self.state, start.directory, start.limits, self.now)
         return found
 
     def held(self) -> dict[str, set[str]]:
@@ -240,17 +239,3 @@ def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:
     assert here.held(), "a kubelet that has just started lists its pods one after the other"
     here.lists({})
     assert here.held() == {}
-
-
-def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts() -> None:
-    """The list has no init containers: who was taken for the caller counts for these."""
-    pod = known("a", container(mem=2), init=(container("init", mem=2),))
-    here = Here(Mode.CGPU, pod)
-    here.state.written = None
-    here.lists({"a": {"main": {}}})
-    here.answers(GPU_MEMORY, TWO)
-    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"]
-    here.answers(GPU_MEMORY, TWO)
-    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"], "not listed yet"
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    assert {start.limits.container for start in here.starts(GPU_MEMORY, TWO)} == {"init", "main"}

@@ -15,8 +15,8 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.allocation_state import ModeDecision
+from gputile.node.agent.mode import LabelError, asked_for, decide_mode
 from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.agent.node_resources import LabelError, asked_for, decide_mode
 from gputile.node.agent.node_status import placement_condition
 
 GPUS = (Gpu(0, "GPU-0", 15360),)

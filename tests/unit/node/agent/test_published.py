@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
 from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, ConditionType, Mode
-from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.node_config import EffectiveMode
 from gputile.node.agent.node_status import (
@@ -26,6 +25,7 @@ from gputile.node.agent.node_status import (
     node_patch,
 )
 from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, XidSeen, after
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
@@ -185,7 +185,7 @@ def test_a_gpu_that_shares_the_machines_memory_is_named_in_modes_that_share_by_m
     assert told(spark)[1][:2] == ("False", "CardsHealthy")
     status, reason, message = told(spark, mode=Mode.CGPU)[1]
     assert (status, reason) == ("True", "CardWithoutMemory")
-    assert "NVIDIA GB10 has no memory of its own: say by the label gputile.io/shared-memory" in message
+    assert "NVIDIA GB10 has no memory of its own: set the label gputile.io/shared-memory" in message
     assert told(spark, mode=Mode.CGPU, shared_mib=65536)[1][0] == "False"
 
 

@@ -12,9 +12,9 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import time_condition
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     ShareClaim,
     TimeShares,

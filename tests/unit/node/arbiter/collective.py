@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gputile.node.arbiter.accounts import Grant, Share
-from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 
@@ -59,7 +59,7 @@ class Node:
         for number, job in enumerate(jobs):
             mine = []
             for place, gpu in enumerate(job.gpus):
-                self._hear(self.turns.put(gpu, job.name, job.share, 0))
+                self._hear(self.turns.set_share(gpu, job.name, job.share, 0))
                 member = 100 * number + (place if job.processes else 0)
                 mine.append(_Part(job, gpu, member, ready_at=job.starts))
             for part in mine:
@@ -136,7 +136,7 @@ class Node:
         used, part.worked = part.worked, 0
         self._hear(self.turns.done(part.gpu, part.member, turn, used, again, self.now))
 
-    def _hear(self, said: Said) -> None:
+    def _hear(self, said: GpuMessages) -> None:
         for gpu, instruction in said:
             part = self.parts[instruction.member, gpu]
             if isinstance(instruction, Grant):

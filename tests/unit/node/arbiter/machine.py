@@ -1,11 +1,11 @@
 """Simulated clients of one GPU's turns, on a clock of their own: what the policy gives them, in device time."""
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputile.node.arbiter.accounts import Account, Grant, Limit, Share, TimesliceMessage
-from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 
@@ -19,18 +19,21 @@ class OneGpu:
         self.remove("nobody", 0)
 
     @property
-    def accounts(self) -> dict[Hashable, Account]:
+    def accounts(self) -> dict[str, Account]:
         return self._node.gpu("A").accounts
 
     @property
     def holders(self) -> frozenset[int]:
         return self._node.gpu("A").holders
 
+    def used(self, name: str) -> int:
+        return self._node.gpu("A").used(name)
+
     def waited(self, name: str, now: int) -> int:
         return self._node.gpu("A").waited(name, now)
 
     def put(self, name: str, share: Share, now: int) -> list[TimesliceMessage]:
-        return _messages(self._node.put("A", name, share, now))
+        return _messages(self._node.set_share("A", name, share, now))
 
     def remove(self, name: str, now: int) -> list[TimesliceMessage]:
         return _messages(self._node.remove("A", name, now))
@@ -54,7 +57,7 @@ class OneGpu:
         return self._node.wake_at("A", now)
 
 
-def _messages(said: Said) -> list[TimesliceMessage]:
+def _messages(said: GpuMessages) -> list[TimesliceMessage]:
     return [message for _, message in said]
 
 

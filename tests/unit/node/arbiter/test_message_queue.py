@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from gputile.node.arbiter.message_queue import AT_ONCE, SHARED, SURE, WINDOW_S, MessageQueue
+from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S, MessageQueue
 
 CONNECTIONS = 64
 
@@ -45,11 +45,11 @@ class Process:
         self._numbers = count()
 
     @property
-    def whole(self) -> int:
+    def pending(self) -> int:
         return 0 if self.ended else len(self._read)
 
     def handle(self, most: int) -> int:
-        now = self._read[: min(most, self.whole)]
+        now = self._read[: min(most, self.pending)]
         self.handled += now
         del self._read[: len(now)]
         return len(now)
@@ -63,7 +63,7 @@ class Process:
         assert self.paused
         self.paused = False
 
-    def end_if_gone(self) -> None:
+    def close_if_hung_up(self) -> None:
         if self.gone:
             self.ended = True
 
@@ -74,7 +74,7 @@ class Process:
             assert size > 0, "there is no room to read into"
             self.unread -= size
             self._read += [next(self._numbers) for _ in range(size)]
-            self.queue.read(self)
+            self.queue.submit(self)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_as_much_is_handled_however_many_flood(clock: Clock, containers: int, nu
     floods = node(clock, containers, number, unread=10**6)
     everyone, windows = [process for flood in floods for process in flood], 30
     run(clock, everyone, windows * WINDOW_S)
-    assert handled(everyone) <= (SURE + SHARED) * (windows + 1) + (containers + 1) * AT_ONCE
+    assert handled(everyone) <= (GUARANTEED + SHARED) * (windows + 1) + (containers + 1) * AT_ONCE
     assert handled(everyone) > SHARED * windows, "and no less than that"
     shares = [handled(flood) for flood in floods]
     assert min(shares) > max(shares) / 2, "each container gets its turn"
@@ -154,14 +154,14 @@ def test_one_that_leaves_the_line_or_fails_holds_up_nobody(clock: Clock) -> None
     run(clock, flood, 0.1)
     first, second = [process for process in flood if process.paused][:2]
     flood.remove(first)
-    first.queue.leave(first)
-    first.queue.leave(first)
+    first.queue.discard(first)
+    first.queue.discard(first)
 
     def fail() -> None:
         second.ended = True
         raise RuntimeError
 
-    second.end_if_gone = fail  # type: ignore[method-assign]
+    second.close_if_hung_up = fail  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         run(clock, flood, 0.1)
     flood.remove(second)

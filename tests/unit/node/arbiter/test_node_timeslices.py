@@ -1,11 +1,12 @@
 """Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
+import pickle
 from itertools import pairwise
 
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
-from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
+from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS
 from tests.unit.node.arbiter.collective import Job, Node
@@ -73,9 +74,9 @@ def test_processes_with_work_of_their_own_are_not_tied() -> None:
 def test_gpus_with_different_ceilings_are_apart() -> None:
     """What can be had of both only at the lower ceiling is not one set: B is used in full."""
     node = NodeTimeSlices(Q)
-    node.put("A", "x", percent(20), 0)
-    node.put("B", "x", Share(), 0)
-    node.put("B", "y", Share(), 0)
+    node.set_share("A", "x", percent(20), 0)
+    node.set_share("B", "x", Share(), 0)
+    node.set_share("B", "y", Share(), 0)
     assert [gpu for gpu, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
     node.done("A", 1, 1, Q, True, Q)
     assert [(gpu, type(i)) for gpu, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
@@ -87,7 +88,7 @@ def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
     node = NodeTimeSlices(Q, longest_wait)
     for gpu, names in (("A", "xy"), ("B", "xz")):
         for name in names:
-            node.put(gpu, name, Share(), 0)
+            node.set_share(gpu, name, Share(), 0)
     node.want("A", "x", 1, 0)
     node.want("B", "x", 1, 0)
     return node
@@ -166,14 +167,17 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
 @pytest.mark.requirement("M5")
 def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
     """Containers come and go for months; what is kept of them goes with them, in whatever order they end."""
-    joint = JointGpus()
-    for name in range(1000):
-        for gpu in "AB":
-            joint.wants(name, 2 * name, gpu, 0)
-            joint.wants(name, 2 * name + 1, gpu, 0)
-        joint.note(name, "AB", 0)
-        if name % 2:
-            joint.forget_member(2 * name)
-        for gpu in "AB":
-            joint.forget(name, gpu)
-    assert len(joint) == 0
+    node = both()
+    before = len(pickle.dumps(node))
+    for number in range(1000):
+        name, members = str(number), (2 * number + 100, 2 * number + 101)
+        for gpu in BOTH:
+            node.set_share(gpu, name, Share(), number)
+            for member in members:
+                node.want(gpu, name, member, number)
+        assert node.gpu("A").accounts[name].tied
+        for gpu in BOTH:
+            if number % 2:
+                node.leave(gpu, members[0], number)
+            node.remove(gpu, name, number)
+    assert len(pickle.dumps(node)) < before + 100

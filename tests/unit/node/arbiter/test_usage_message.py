@@ -1,10 +1,13 @@
-"""What the arbiter says of the time that was used adds up over arbiters, and what is no such line is refused."""
+"""What the arbiter reports of the time that was used never decreases, and what is no such line is refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.agent_messages import LineError, Spent, Totals, Used, decode_line, encode_line
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.agent_messages import LineError, Spent, Used, decode_line, encode_line
+from gputile.node.arbiter.timeslice_scheduler import MS
+from tests.unit.node.arbiter.machine import OneGpu
 
 names = st.text(max_size=20)
 times = st.integers(min_value=0, max_value=2**62)
@@ -25,14 +28,13 @@ def test_what_is_wrong(line: bytes) -> None:
         decode_line(line, Used)
 
 
-def test_totals_go_on_over_arbiters_and_never_back() -> None:
-    totals = Totals()
-    totals.begin()
-    totals.add({"/a": {"GPU-0": Spent(5, 1)}, "/b": {"GPU-0": Spent(2, 9)}})
-    # A turn's charge was taken back in part.
-    totals.add({"/a": {"GPU-0": Spent(4, 2)}, "/b": {"GPU-0": Spent(3, 9)}})
-    assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
-    totals.begin()
-    assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
-    totals.add({"/a": {"GPU-0": Spent(1, 1)}})  # the container of /b has gone meanwhile
-    assert totals.spent() == {("/a", "GPU-0"): Spent(6, 3)}
+def test_what_is_reported_never_decreases() -> None:
+    """A turn is charged as it goes, and given back in part when it ends: a counter that falls would look restarted."""
+    turns = OneGpu(30 * MS)
+    turns.put("a", Share(ceiling=WHOLE // 2), 0)
+    turns.want("a", 1, 0)
+    turns.tick(20 * MS)
+    assert turns.used("a") == 20 * MS
+    turns.done(1, 1, 0, again=False, now=20 * MS)
+    assert turns.accounts["a"].used == 5 * MS
+    assert turns.used("a") == 20 * MS

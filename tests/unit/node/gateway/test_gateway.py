@@ -106,7 +106,7 @@ async def test_a_call_that_agents_die_of_is_given_up_in_the_end(monkeypatch: pyt
             await agents.hear(await agents.next())
             agents.relay.disconnect()
         assert not asked.done()
-        monkeypatch.setattr(gateway_module, "AWAY_FOR_S", 0.0)
+        monkeypatch.setattr(gateway_module, "AGENT_TIMEOUT_S", 0.0)
         await agents.next()
         with pytest.raises(RefusedError, match="this call crashes the node's agent"):
             await asked
@@ -115,7 +115,7 @@ async def test_a_call_that_agents_die_of_is_given_up_in_the_end(monkeypatch: pyt
 @pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "AWAY_FOR_S", 0.05)
+    monkeypatch.setattr(gateway_module, "AGENT_TIMEOUT_S", 0.05)
 
     async with serving_agents() as agents:
         agent = await agents.next()

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gputile.node.gateway.link import NodeLock, answers
+from gputile.node.gateway.link import NodeLock, has_listener
 from gputile.node.gateway.registration import Registrar, SocketWatch
 from tests.conftest import HANGS_S
 
@@ -30,7 +30,7 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
         return list(tmp_path.glob("gputile-*"))
 
     registrar = Registrar(tmp_path, _carry)
-    await registrar.advertise([RESOURCE], {RESOURCE: b""})
+    registrar.advertise([RESOURCE], {RESOURCE: b""})
     await registrar.reconcile()
     (first,) = sockets()
     channel = grpc.aio.insecure_channel(f"unix:{first}")
@@ -38,15 +38,16 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
     call = allocate(b"")  # so that stopping takes a moment
     await asyncio.sleep(0.2)
     first.unlink()  # a kubelet that starts removes all sockets
-    looking = asyncio.create_task(registrar.reconcile())
+    reconciling = asyncio.create_task(registrar.reconcile())
     await asyncio.sleep(0.1)
-    await registrar.advertise([], {})
-    await looking
-    assert not any(answers(path) for path in sockets())
-    assert not registrar.others()
+    registrar.advertise([], {})
+    await reconciling
+    await registrar.reconcile()
+    assert not any(has_listener(path) for path in sockets())
+    assert not registrar.has_others()
     call.cancel()
     await channel.close()
-    await registrar.withdraw()
+    await registrar.stop()
 
 
 FOREVER_S = 3600.0
@@ -113,18 +114,18 @@ def test_the_older_one_does_not_serve_again_because_the_file_is_lost(
 ) -> None:
     file = tmp_path / "owner"
     older, younger = NodeLock(file, "older"), NodeLock(file, "younger")
-    assert older.mine, "nobody has claimed it"
-    older.take()
-    assert not younger.mine
-    younger.take()
-    assert (older.mine, younger.mine) == (False, True)
+    assert older.is_held, "nobody has claimed it"
+    older.acquire()
+    assert not younger.is_held
+    younger.acquire()
+    assert (older.is_held, younger.is_held) == (False, True)
     lose(file)
-    assert (older.mine, younger.mine) == (False, True)
+    assert (older.is_held, younger.is_held) == (False, True)
 
 
 @pytest.mark.requirement("B1")
 def test_a_gateway_that_is_alone_goes_on_without_the_file(tmp_path: Path) -> None:
     lock = NodeLock(tmp_path / "owner", "alone")
-    lock.take()
+    lock.acquire()
     (tmp_path / "owner").unlink()
-    assert lock.mine
+    assert lock.is_held

@@ -50,7 +50,7 @@ async def test_a_gateway_that_cannot_start_its_agent_says_so(
         device_plugin_dir=tmp_path, pod_resources_socket=tmp_path / "s", claim_file=tmp_path / "c", command=["agent"]
     )
     assert await serve(arguments) == 1
-    assert "no agent can be run" in caplog.text
+    assert "the agent cannot be run" in caplog.text
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.answers import Limits
+from gputile.node.agent.device_table import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.files.node_mounts import is_ours, mount_usage
@@ -78,7 +78,7 @@ def test_an_answer_that_does_not_isolate_starts_nothing_for_good(node: Node, pat
     wrong = answer if host_path is None else answer | {path: host_path}
     for mode in (Mode.CGPU, Mode.CORE_MEM):
         for given in (wrong, None):
-            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
+            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted again"):
                 node.enforcement.prepare(mode, "a", given)
 
 
@@ -163,7 +163,7 @@ def test_a_place_from_which_nothing_is_loaded_isolates_nobody(node: Node) -> Non
 def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     """Limits that the library reads, and a place to count that any user of the container can write."""
     claim = NodeLock(tmp_path / "owner", "this agent")
-    claim.take()
+    claim.acquire()
     store = NodeFiles(tmp_path, claim, node.usage)
     limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (GpuShare("GPU-1", 0, 4096, 20),))
     path, usage = store.prepare("uid-main"), node.usage.path("uid-main")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gputile.core.devices.gpu_health import FIRST_QUIET_S
 from gputile.core.devices.inventory import Inventory, check_inventory
+from gputile.node.nvml.gpu_health import FIRST_QUIET_S
 from gputile.node.nvml.gpu_monitor import (
     EXAMINE_EVERY_S,
     FIRST_RETRY_S,
     LONGEST_RETRY_S,
     NO_INVENTORY,
     READ_EVERY_S,
-    Monitor,
+    GpuMonitor,
 )
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.node.nvml.probe import Mig, inventory_of
@@ -42,7 +42,7 @@ class Watched:
         self.machine = machine
         self.clock = Clock()
         self.opened = 0
-        self.monitor = Monitor(self._open, known, clock=self.clock)
+        self.monitor = GpuMonitor(self._open, known, clock=self.clock)
 
     def _open(self) -> RealProbe:
         self.opened += 1
@@ -231,10 +231,10 @@ def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_pa
     environment = {**fake.without_library(tmp_path), fake.STATE_VARIABLE: str(machine.path)}
     later = f"""
 from pathlib import Path
-from gputile.node.nvml.gpu_monitor import LONGEST_RETRY_S, Monitor
+from gputile.node.nvml.gpu_monitor import LONGEST_RETRY_S, GpuMonitor
 from gputile.node.nvml.nvml_probe import open_real
 now_s = 0.0
-monitor = Monitor(open_real, clock=lambda: now_s)
+monitor = GpuMonitor(open_real, clock=lambda: now_s)
 monitor.step(0.01)
 print(monitor.seen.machine.down.reason)
 here = Path({str(tmp_path / "libnvidia-ml.so.1")!r})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gputile.core.devices.gpu_health import Health
-from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
+from gputile.node.nvml.gpu_health import Health
+from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, GpuMonitor
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, NvmlError, inventory_of
 from tests.fakes import nvml as fake
@@ -197,7 +197,7 @@ def test_a_process_on_a_mig_instance_is_that_instances(probe_of: ProbeOf) -> Non
 @pytest.mark.requirement("B7")
 def test_the_monitor_keeps_what_was_measured_and_counts_xids(present: Present) -> None:
     machine, now = present("t4"), [0.0]
-    monitor = Monitor(open_real, clock=lambda: now[0])
+    monitor = GpuMonitor(open_real, clock=lambda: now[0])
     monitor.step(0.0)
     assert [reading.used for reading in monitor.readings] == [0] * 4
     machine.gpus[0].used = 5

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
+from gputile.node.nvml.gpu_health import Examined, Sign, XidSeen
 
 from .conftest import ProbeOf
 

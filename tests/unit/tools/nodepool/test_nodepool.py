@@ -114,7 +114,7 @@ def test_the_autoscaler_is_told_what_the_agent_will_advertise(mode: str, expecte
             'mode: Unsupported value: "shared": supported values: "default", "cgpu", "core_mem", "share"',
         ),
         ({"gpuMemoryUnit": "32MiB"}, "the smallest valid unit is 64MiB"),
-        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU holds not one unit of 32GiB"),
+        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU is smaller than one unit of 32GiB"),
         ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
         ({"minNodes": 9}, "minNodes is 9, more than maxNodes, 4"),
         ({"location": ""}, "location is missing: eks needs it"),

@@ -35,7 +35,7 @@ def test_a_claim_that_fits() -> None:
     assert found.text[0] == "Pod default/p asks for 8 GiB on one GPU by a claim."
     assert [report.name for report in found.reports if report.fits] == ["n"]
     (other,) = [report for report in found.reports if report.name == "o"]
-    assert "it gives its GPUs by extended resources; the pod asks by claims" in other.gpu
+    assert "it offers its GPUs by extended resources; the pod requests them by claims" in other.gpu
 
 
 def test_a_claim_that_fits_nowhere() -> None:

@@ -144,11 +144,20 @@ WHOLE = {"nvidia.com/gpu": 1}
             id="Karpenter",
         ),
         pytest.param(
-            [node({"cloud.google.com/gke-accelerator": "nvidia-l4"}, {"nvidia.com/gpu": "2"}), pod("a", WHOLE)],
+            [
+                node(
+                    {
+                        "cloud.google.com/gke-accelerator": "nvidia-l4",
+                        "cloud.google.com/gke-max-shared-clients-per-gpu": "3",
+                    },
+                    {"nvidia.com/gpu": "6"},
+                ),
+                pod("a", WHOLE),
+            ],
             "default",
             "nvidia-l4",
-            [23034, 0],
-            id="GKE, which tells no memory",
+            [7678, 0],
+            id="GKE, which tells no memory, and time-sharing",
         ),
     ],
 )

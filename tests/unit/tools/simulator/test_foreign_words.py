@@ -58,6 +58,7 @@ def test_other_words_are_told(tmp_path: Path, annotations: str, limits: str, sai
     ("version", "kind", "spec", "said"),
     [
         ("batch.volcano.sh/v1alpha1", "Job", "{minAvailable: 4, tasks: [{template: T}]}", "minAvailable: 4"),
+        ("batch.volcano.sh/v1alpha1", "Job", "{tasks: [{replicas: 3, template: T}]}", "(absent, so all pods): 3"),
         (
             "kubeflow.org/v1",
             "PyTorchJob",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -91,8 +92,8 @@ def simulate(path: str) -> None:
     for pod in scenario.bound:
         predicates.place(pod, pod.spec.node_name)
     for pod in scenario.pending[:20]:
-        open_ = [name for name, reason in predicates.reasons(pod).items() if reason is None]
-        predicates.scores(pod, open_)
+        open_ = predicates.open_nodes(pod)
+        predicates.scores(pod, np.flatnonzero(predicates.refusals(pod).open))
         if open_:
             predicates.place(pod, open_[0])
     for line in scenario.notes:

@@ -1,10 +1,16 @@
-"""Resources that no node offers, and whose names are nearly right."""
+"""Resources whose names are nearly right, and amounts that no GPU has."""
+
+import json
+from pathlib import Path
 
 import pytest
 
 from gputile.api.core import Node, NodeStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
+from gputile.tools.simulator.described_cluster import described_nodes
 from gputile.tools.simulator.fields import MistypedResources
+from gputile.tools.simulator.workloads import expand
+from tests.unit.tools.simulator.builders import load_text
 
 
 def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:
@@ -27,3 +33,26 @@ def test_hamis_names_are_told_of_a_pod_that_runs() -> None:
 @pytest.mark.parametrize("name", [*GPU_RESOURCES, "cpu", "hugepages-2Mi", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_a_name_that_is_right_or_of_something_else_is_not(name: str) -> None:
     assert told(name) == []
+
+
+@pytest.mark.parametrize(
+    ("amounts", "said"),
+    [
+        ([100], "100 units of 1 GiB on a GPU, and GPUs here have up to 15 GiB; did you mean units of 128 MiB"),
+        ([10, 8], "its containers get the same GPU and ask for 18 GiB together"),
+        ([15], ""),
+    ],
+)
+def test_an_amount_that_no_gpu_has_is_told(tmp_path: Path, amounts: list[int], said: str) -> None:
+    described = (
+        "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: a, mode: share, gpus: {memory: 15GiB}}]\n"
+    )
+    (cluster,) = load_text(tmp_path, described)
+    nodes = list(described_nodes(cluster))
+    containers = [
+        {"name": f"c{i}", "image": "i", "resources": {"limits": {GPU_MEMORY: n}}} for i, n in enumerate(amounts)
+    ]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
+    notes = expand(load_text(tmp_path, json.dumps(pod)), nodes).notes
+    assert said in " ".join(map(str, notes))
+    assert bool(notes) is bool(said)

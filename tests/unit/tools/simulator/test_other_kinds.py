@@ -91,9 +91,23 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
             of_kind(
                 "serving.kserve.io/v1alpha1",
                 "LLMInferenceService",
-                {"replicas": 2, "template": TEMPLATE, "prefill": {"replicas": 1, "template": TEMPLATE}},
+                {
+                    "replicas": 2,
+                    "parallelism": {"data": 16, "dataLocal": 8},
+                    "template": TEMPLATE,
+                    "worker": TEMPLATE,
+                    "prefill": {"replicas": 1, "template": TEMPLATE},
+                },
             ),
-            ["w-0", "w-1", "w-prefill-0"],
+            ["w-0", "w-1", "w-worker-0", "w-worker-1", "w-prefill-0"],
+        ),
+        (
+            of_kind(
+                "nvidia.com/v1beta1",
+                "DynamoGraphDeployment",
+                {"components": [{"name": "a", "multinode": {"nodeCount": 2}, "podTemplate": TEMPLATE}]},
+            ),
+            ["w-a-0", "w-a-1"],
         ),
         (
             of_kind(
@@ -307,10 +321,26 @@ def told(expansion: Expansion) -> list[str]:
         ),
         pytest.param(
             "monitoring.coreos.com/v1/Prometheus",
-            "{containers: [{name: config-reloader, args: a}]}",
+            "{containers: [{name: config-reloader, image: i, args: a}]}",
             [],
             ["1 pod of spec, no GPU", "ignored: "],
             id="containers that are not a pod's, without a GPU",
+        ),
+        pytest.param(
+            "workloads.x-k8s.io/v1alpha2/RoleBasedGroup",
+            "{roles: [{name: a, replicas: 2, group: {size: 3, templateRef: {name: t, patch: {spec: {containers: "
+            "[{name: c, command: [x]}]}}}}}], roleTemplates: [{name: t, template: {spec: "
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}]}}",
+            [f"x-group-{i}" for i in range(6)],
+            ["6 pods of spec.roles[0].group.templateRef (spec.roles[0].replicas x spec.roles[0].group.size), nvidia"],
+            id="a template that is referred to, groups of a size, and a patch without an image",
+        ),
+        pytest.param(
+            "example.com/v1/Engine",
+            "{a: {resources: {gpu: 1, cpu: 2, kind: b}}, b: {a: {resources: {limits: {gpu: '2'}}}}}",
+            ["x-spec-a-0", "x-spec-b-a-0"],
+            ["1 pod of spec.a, nvidia.com/gpu: 1", "1 pod of spec.b.a, nvidia.com/gpu: 2"],
+            id="amounts called gpu, and two of one name",
         ),
     ],
 )
@@ -330,11 +360,7 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
             "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
             "executor.gpu",
         ),
-        (
-            "nvidia.com/v1alpha1/DynamoGraphDeployment",
-            "{services: {w: {resources: {limits: {gpu: '1'}}}}}",
-            "w.resources.limits",
-        ),
+        ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"spec.devices\[0\]"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
     ],
 )

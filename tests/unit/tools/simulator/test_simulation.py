@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -76,7 +77,8 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
         if not feasible:
             found.append(None)
             continue
-        scores = predicates.scores(each, feasible)
+        rows = np.array([predicates.node_names.index(name) for name in feasible])
+        scores = dict(zip(feasible, predicates.scores(each, rows).tolist(), strict=True))
         ranks = engine.rank(request, feasible) if request else [0] * len(feasible)
         by_name = dict(zip(feasible, ranks, strict=True))
         best = max(feasible, key=lambda name: by_name[name] * RANK_WEIGHT + scores[name])

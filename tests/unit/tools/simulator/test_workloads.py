@@ -136,7 +136,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
         ),
         (
             workload("Deployment").replace("image: i", "image: i, resources: {limits: {nvidia.com/gpu: .nan}}"),
-            "nan is no finite number",
+            "nan is not a finite number",
         ),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.node.agent.device_table import PodContainer
-from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import NodeUsage, PodUsage
 from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading

@@ -1,7 +1,6 @@
 """Agents are asked for the nodes that are looked at, again and again; each reason why their answer is not known."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from gputile.kube.client import Attempts, Connection
 from gputile.tools.web import usage as usage_reader
 from gputile.tools.web import usage_feed
-from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer, UsageSample
+from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer
 from gputile.tools.web.usage import UsageReader, UsageUnknown
 from gputile.tools.web.usage_feed import UsageFeed
-from tests.fakes.agents import PODS, agent_pod, hour_path, metrics_path, metrics_text, put_agent
+from tests.fakes.agents import PODS, agent_pod, metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -152,30 +151,6 @@ async def test_one_silent_agent_is_its_nodes_problem_and_all_of_them_everybodys(
     assert answer.nodes["a"].problem == problem
 
 
-async def test_a_pod_has_the_hour_of_its_agent_when_it_is_opened(server: FakeApiServer, feed: UsageFeed) -> None:
-    put_agent(server, "a", metrics_text({"ns/p": MIB}))
-    now = int(time.time())
-    samples = f"[[{now - 7200},1,1],[{now - 120},2,5],[{now - 60},3,6]]"
-    body = f'{{"lines":[{{"container":"c","gpu":0,"samples":{samples}}}]}}'
-    server.proxied[hour_path("a")] = 200, body.encode()
-    hour = [UsageSample(now - 120, 2, 5), UsageSample(now - 60, 3, 6)]
-    assert (await feed.opened("a", "ns/p", "uid")).samples == hour
-    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 4)
-    assert (await feed.opened("a", "ns/p", "uid")).samples[:2] == hour
-    assert [request.path for request in server.requests].count(hour_path("a")) == 1
-
-
-async def test_an_hour_that_cannot_be_read_is_asked_for_again(server: FakeApiServer, feed: UsageFeed) -> None:
-    put_agent(server, "a", metrics_text({"ns/p": MIB}))
-    server.proxied[hour_path("a")] = 503, b"connection refused"
-    assert (await feed.opened("a", "ns/p", "uid")).samples == []
-    server.proxied[hour_path("a")] = (
-        200,
-        b'{"lines":[{"container":"c","gpu":0,"samples":[[%d,2,5]]}]}' % (time.time() - 9),
-    )
-    assert (await feed.opened("a", "ns/p", "uid")).samples[0].mib == 2
-
-
 @pytest.fixture
 async def reader(server: FakeApiServer) -> AsyncIterator[UsageReader]:
     async with Connection(server.access(), attempts=Attempts(number=1)) as connection:
@@ -247,13 +222,3 @@ async def test_an_agent_whose_pod_is_another_now_is_found_again(
     server.proxied[metrics_path("a").replace("agent-a", "new")] = 200, metrics_text({"ns/p": 2})
     monkeypatch.setattr(usage_reader, "_LIST_AGAIN_S", 0.0)
     assert (await reader.read("a")).pod_bytes == {"ns/p": {0: 2}}
-
-
-async def test_what_containers_have_used_is_added_up_by_moment(server: FakeApiServer, reader: UsageReader) -> None:
-    put_agent(server, "a", b"")
-    lines = (
-        b'{"container":"c","gpu":0,"samples":[[60,1,null],[120,2,7]]},{"container":"d","gpu":0,"samples":[[120,3,1]]}'
-    )
-    server.proxied[hour_path("a")] = 200, b'{"lines":[%s]}' % lines
-    assert await reader.hour("a", "uid") == [UsageSample(60, 1, None), UsageSample(120, 5, 8)]
-    assert server.requests[-1].query == {"pod": "uid"}

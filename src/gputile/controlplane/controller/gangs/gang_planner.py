@@ -7,14 +7,13 @@ long (``GangPatience``). Only one gang at a time has GPUs reserved that it canno
 other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from gputile.api.config.v1alpha1 import Configuration, GangConfiguration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gangs.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
@@ -27,78 +26,12 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 
 
-@dataclass(slots=True)
-class _ReservedInVain:
-    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
-
-    since_ns: int | None = None
-    ended_ns: int = 0
-
-
-class GangPatience:
-    """Limits how long a gang is passed, and how long GPUs are reserved for it in vain.
-
-    That is the case if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
-    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
-    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
-    """
-
-    def __init__(self, settings: GangConfiguration) -> None:
-        self._patience_ns = settings.patience_seconds * _SECOND
-        self._keep_ns = settings.keep_seconds * _SECOND
-        self._rest_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _ReservedInVain] = {}
-        self._noted: set[GangName] = set()
-        self._now_ns = 0
-
-    def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
-        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
-        self._now_ns = now_ns
-        for name in self._accounts.keys() - gangs:
-            del self._accounts[name]
-        for name, account in self._accounts.items():
-            if name not in self._noted:
-                account.since_ns = None
-            elif account.since_ns is not None and now_ns - account.since_ns >= self._keep_ns:
-                account.since_ns, account.ended_ns = None, now_ns
-        self._noted = set()
-
-    def rests(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
-        account = self._accounts.get(gang)
-        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
-
-    def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
-        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
-
-    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
-        account = self._accounts.setdefault(gang, _ReservedInVain())
-        known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
-        account.since_ns = min([self._now_ns, *known])
-        self._noted.add(gang)
-
-
-_FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
+_REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
 _INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
 _PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
 _TOO_LARGE = EventReason.GANG_TOO_LARGE
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """How often in a row the API server refused a gang's reservation, why, and the end of the back-off (Unix ns)."""
-
-    times: int
-    why: str
-    again_ns: int
-
-    def pauses(self, now_ns: int) -> bool:
-        """Return whether the gang backs off; a back-off that is too long was begun by a clock that was ahead."""
-        return 0 < self.again_ns - now_ns <= _LONGEST_PAUSE
 
 
 class GangPlanner:
@@ -112,7 +45,7 @@ class GangPlanner:
         self.searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        self._refused: dict[GangName, _Refused] = {}
+        self._refused: dict[GangName, tuple[str, int]] = {}  # why the API server refused a reservation, and when
         self._now_ns = 0
         self.without_room: list[Pod] = []  # as the last round found; of each gang as many as have to start together
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
@@ -137,21 +70,16 @@ class GangPlanner:
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
-            if gang.name.by_object and not state.groups_read:
-                # Its size is not known yet: only what has begun goes on.
-                result.waiting += bool(gang.unreserved)
-                continue
+            if gang.name.by_object and state.groups is None:
+                continue  # its size is not known yet: only what has begun goes on
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
             except LedgerError as error:  # that of one gang must not keep all others waiting
                 result.contradictions.append(f"gang {gang.name}: {error}")
-                result.waiting += 1
                 continue
-            if not advanced:
-                result.waiting += 1
-                if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
-                    turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                    self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
+                turn.head, turn.closed = gang, reachable_nodes(gang, state)
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
             self.preemption.plan_pods()
             result.evictions += self.evictions.rest_of_gangs()
@@ -167,13 +95,8 @@ class GangPlanner:
 
     def refused(self, pod: Pod, why: str) -> None:
         """Record that the API server refused the reservation of ``pod``: its gang backs off."""
-        gang = gang_of(pod)
-        before = self._refused.get(gang) if gang is not None else None
-        if gang is None or (before is not None and before.pauses(self._now_ns)):
-            return
-        times = before.times + 1 if before is not None else 1
-        again_ns = self._now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
-        self._refused[gang] = _Refused(times, why, again_ns)
+        if (gang := gang_of(pod)) is not None:
+            self._refused[gang] = why, self._now_ns
 
     def _advance(self, gang: Gang, turn: GangTurns) -> bool:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
@@ -191,10 +114,10 @@ class GangPlanner:
                 return True
             if progress is not PreemptionState.LOST:
                 return False
-        refused = self._refused.get(gang.name)
-        if refused is not None and refused.pauses(state.now_ns):
+        why, refused_ns = self._refused.get(gang.name, ("", 0))
+        if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
             turn.remove(gang)
-            text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
+            text = f"{gang.together} wait: the API server refuses their reservations: {why}"
             self.reports.report(gang, _WAITING, text, result)
             return False
         if gang.unbegun and self.patience.rests(gang.name):
@@ -216,7 +139,7 @@ class GangPlanner:
             self._start(gang, plan, turn)
             return True
         if (most := self.searches.too_large(gang)) is not None:
-            text = f"{gang.together} find no places: even the empty cluster has room for {most.room}"
+            text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
             self.reports.report(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
             turn.remove(gang)
             return False
@@ -224,7 +147,7 @@ class GangPlanner:
         if found is not None:
             plan = self.preemption.reserve(gang, found, turn)
             leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
-            text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, which others have to leave first{leave}"
+            text = f"{gang.together} have reserved GPUs on {_nodes(plan)} that other pods still use{leave}"
             self.reports.report(gang, _PREEMPTING, text, result, warning=False)
             return False
         self._wait(gang, plan, turn)
@@ -245,18 +168,16 @@ class GangPlanner:
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
-        turn.result.planned += 1
-        text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
+        text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
         self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
 
     # -- whether a gang may start
 
     def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
         if not gang.size:
-            what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
-            if turn.state.groups is None:
-                what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", turn.result)
+            text = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
+            remedy = "create it, or name the gang by labels"
+            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {text}: {remedy}", turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
@@ -285,16 +206,16 @@ def _remedy(gang: Gang) -> str:
     """Return what to do where pods of a gang are missing, and nobody knows whether they are still to come."""
     fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
     return (
-        "if no more come, the events of their Job say what refuses them (a ResourceQuota, say); if the others have "
-        f"succeeded already and this is what is left, {fewer}"
+        "if no more come, see the events of their Job (for example about a ResourceQuota); if the other pods have "
+        f"already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
-        f"{gang.together} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
-        "kube-scheduler bound none of them; its own events on the pods say why (volumes, say); others may use "
-        "the GPUs for as long, then the pods are planned again"
+        f"{gang.together} wait: GPUs were reserved for them repeatedly, for up to {seconds} seconds, but "
+        "kube-scheduler bound none of them; see its events on the pods (for example about volumes); other pods may "
+        "use the GPUs for as long, then the pods are planned again"
     )
 
 

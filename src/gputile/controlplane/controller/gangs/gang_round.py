@@ -11,7 +11,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
-from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts
+from gputile.controlplane.controller.gangs.gang_queue import Gang, reservation_lasts
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.scheduling.gang_plan import GangPlan
@@ -56,8 +56,6 @@ class GangRound:
     gates: list[Pod] = field(default_factory=list)
     evictions: list[list[Eviction]] = field(default_factory=list)
     events: list[GangEvent] = field(default_factory=list)
-    waiting: int = 0
-    planned: int = 0
     unfinished: bool = False
     contradictions: list[str] = field(default_factory=list)
 

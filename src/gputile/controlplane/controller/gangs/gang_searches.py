@@ -4,12 +4,12 @@ A failed search is not repeated until GPUs become free or the gang's pods change
 limited; the next round begins with the gangs that are left.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
-from gputile.controlplane.controller.gangs.gang import Gang
+from gputile.controlplane.controller.gangs.gang_queue import Gang
 from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
@@ -19,15 +19,17 @@ _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
 
 
+_Question = tuple[frozenset[str], int]  # the UIDs of a gang's pods, and how many of them start together
+
+
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
-    """A search that found too few GPUs, and the pods and nodes that it depended on.
+    """A search that found too few GPUs, and the question and nodes that it depended on.
 
     ``room`` is what was found on all nodes. ``turn`` is the number of the pass over all gangs.
     """
 
-    pods: frozenset[str]
-    needed: int
+    question: _Question
     closed: frozenset[str]
     freed: int
     turn: int
@@ -40,22 +42,13 @@ class _FailedSearch:
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """The result of a search in the empty cluster, at its change number ``grown``."""
-
-    pods: frozenset[str]
-    needed: int
-    grown: int
-    plan: GangPlan
-
-
 class GangSearches:
     """Its memory is bounded by the gangs with unbound pods."""
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
-        self._alone: dict[GangName, _Alone] = {}
+        # Searches in the empty cluster: the question, the cluster's change number, and the result.
+        self._alone: dict[GangName, tuple[_Question, int, GangPlan]] = {}
         self._freed, self._left, self._turn = 0, 0, 0
 
     def begin(self, names: Collection[GangName], state: ClusterState) -> None:
@@ -75,11 +68,12 @@ class GangSearches:
         Raises:
             RequestError: a pod asks for GPUs in a way that can never be served.
         """
-        pods, failed = _uids(gang), self._failed.get(gang.name)
+        question = frozenset(pod.metadata.uid for pod in gang.unreserved), gang.needed
+        failed = self._failed.get(gang.name)
         if (
             failed is not None
             and kept in (None, len(failed.plan.places))
-            and (failed.pods, failed.needed, failed.closed) == (pods, gang.needed, closed)
+            and (failed.question, failed.closed) == (question, closed)
             and (failed.turn == self._turn or (failed.freed == self._freed and failed.stands(state.now_ns)))
         ):
             return failed.plan
@@ -88,29 +82,28 @@ class GangSearches:
         self._left -= 1
         self._failed.pop(gang.name, None)
         members = [GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved]
-        plan = room = _plan(members, gang.needed, state.placement, state.now_ns, closed)
+
+        def search(placement: ClusterPlacement, closed: frozenset[str] = NOWHERE) -> GangPlan:
+            return plan_gang(members, gang.needed, placement.engine, placement.predicates, state.now_ns, closed)
+
+        plan = search(state.placement, closed)
         if plan.fits:
             return plan
-        if closed:
-            room = _plan(members, gang.needed, state.placement, state.now_ns)
-        self._failed[gang.name] = _FailedSearch(
-            pods, gang.needed, closed, self._freed, self._turn, state.now_ns, plan, room
-        )
-        alone = self._alone.get(gang.name)
-        if alone is None or (alone.pods, alone.needed, alone.grown) != (pods, gang.needed, state.grown):
-            found = _plan(members, gang.needed, state.empty_placement, state.now_ns)
-            self._alone[gang.name] = _Alone(pods, gang.needed, state.grown, found)
+        room = search(state.placement) if closed else plan
+        self._failed[gang.name] = _FailedSearch(question, closed, self._freed, self._turn, state.now_ns, plan, room)
+        if self._alone.get(gang.name, ())[:2] != (question, state.grown):
+            self._alone[gang.name] = question, state.grown, search(state.empty_placement)
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
         """Return the plan in the empty cluster if the gang does not fit even there, else None."""
         alone = self._alone.get(gang.name)
-        return alone.plan if alone is not None and not alone.plan.fits else None
+        return alone[-1] if alone is not None and not alone[-1].fits else None
 
     def nodes_alone(self, gang: Gang) -> set[str]:
         """Return the nodes that the gang would use in the empty cluster."""
         alone = self._alone.get(gang.name)
-        return {place.node for place in alone.plan.places.values()} if alone is not None else set()
+        return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods without room in the latest searches, of each gang only as many as have to start together.
@@ -121,9 +114,10 @@ class GangSearches:
         for name, failed in self._failed.items():
             if served(name) is not None:
                 continue
-            lacking = failed.pods - failed.room.places.keys()
+            uids, needed = failed.question
+            lacking = uids - failed.room.places.keys()
             pods = [pod for pod in state.members.pods(name) if pod.metadata.uid in lacking]
-            found += sorted(pods, key=in_line)[: max(0, failed.needed - len(failed.room.places))]
+            found += sorted(pods, key=in_line)[: max(0, needed - len(failed.room.places))]
         return found
 
     def nodes_with_room(self, name: GangName) -> set[str]:
@@ -142,17 +136,3 @@ def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
         names = empty.predicates.open_alone(each.pod)
         found.update(names if each.request is None else empty.engine.best_first(each.request, names))
     return frozenset(found)
-
-
-def _plan(
-    members: Sequence[GangCandidate],
-    needed: int,
-    placement: ClusterPlacement,
-    now_ns: int,
-    closed: Collection[str] = (),
-) -> GangPlan:
-    return plan_gang(members, needed, placement.engine, placement.predicates, now_ns, closed)
-
-
-def _uids(gang: Gang) -> frozenset[str]:
-    return frozenset(pod.metadata.uid for pod in gang.unreserved)

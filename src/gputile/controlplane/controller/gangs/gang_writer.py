@@ -38,25 +38,17 @@ class GangWriter:
         active: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        self.planned = 0
         self.failures = 0
         self._cluster_state = cluster_state
         self._planner = planner
         self._writer = writer
         self._active = active
         self._changed = changed
-        self._waiting = 0
         self._contradictions: list[str] = []
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    @property
-    def waiting(self) -> int:
-        """The number of gangs that had pods without a reservation in the last round; 0 on a standby replica."""
-        return self._waiting if self._active() else 0
-
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
         """Write the result of a round; gates are removed after ``before_gates``."""
-        self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self._changed()
         if result.contradictions and result.contradictions != self._contradictions:
@@ -126,7 +118,7 @@ class GangWriter:
             except KubeError as error:
                 if isinstance(error, ApiError) and error.refused_for_good:
                     self._planner.refused(write.pod, str(error))
-                await self._read_back(write.pod, error)
+                self._failed(write.pod, error)
                 return False
             return True
 
@@ -142,27 +134,18 @@ class GangWriter:
             try:
                 self._cluster_state.written(await self._writer.ungate(pod))
             except KubeError as error:
-                await self._read_back(pod, error)
+                self._failed(pod, error)
 
-    async def _read_back(self, pod: Pod, error: KubeError) -> None:
-        """Read a pod again whose write may have failed; if that fails as well, keep the known state."""
+    def _failed(self, pod: Pod, error: KubeError) -> None:
+        """Return to the known version of a pod; if the write was executed all the same, the watch will show it."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
-        self._changed()
         if isinstance(error, NotFound):
-            # No pod had this name, so a pod that has it now is another one, and need not be read.
             self._cluster_state.pod_gone(pod)
             return
-        try:
-            found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
-        except KubeError:
-            self._cluster_state.not_written(pod)
-            return
-        if found is None or found.metadata.uid != pod.metadata.uid:
-            self._cluster_state.pod_gone(pod)
-            return
-        self._cluster_state.written(found)
         self._cluster_state.not_written(pod)
+        if not isinstance(error, Conflict):  # the watch will wake it
+            self._changed()
 
 
 def _stage(write: ReservationPatch) -> int:

@@ -25,7 +25,6 @@ from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import Limits
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.prepare import (
@@ -38,7 +37,7 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
-from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, PreparedClaim
+from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
@@ -245,7 +244,7 @@ class ClaimsDriver:
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
-            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} is not there any more")
+            raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
         claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
         pod = await self._pod_of(claim)
         async with self._turn:  # many are asked for together, and each is answered before the next one is prepared
@@ -260,7 +259,7 @@ class ClaimsDriver:
             )
             self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
-        self._hold(claim)
+        hold_claims(state, {**state.claims, claim.uid: claim})
         try:
             await self._write(claim)
         except BaseException:
@@ -293,7 +292,7 @@ class ClaimsDriver:
         mounts = {mount.container_path: mount.host_path for mount in response.mounts}
         start = Start(claim.directory, limits, mounts)
         if not self._preparation.is_started(start, state):
-            self._preparation.prepare(answer, start.record)
+            self._preparation.prepare(answer, limits)
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(start, state)
@@ -312,9 +311,6 @@ class ClaimsDriver:
             self._drop(uid)
         self._compare.wish()
         return ""
-
-    def _hold(self, claim: PreparedClaim) -> None:
-        hold_claims(self._state, {**self._state.claims, claim.uid: claim})
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}

@@ -1,24 +1,23 @@
-"""Publishes the node's ResourceSlice while it gives its GPUs by claims.
+"""Publishes the node's ResourceSlice while it offers its GPUs by claims.
 
-The slice is written when it differs from what is wanted, and again when somebody has deleted it: a kubelet does that
-when it starts. An API server drops fields whose feature gate is off without an error, so what it has stored is compared
-with what was sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
+The slice is applied when it changes, and once a minute, since a kubelet or somebody else may have deleted it; the API
+server writes nothing if it is there as it should. It drops fields whose feature gate is off without an error, so what
+it has stored is compared with what was sent. Without shares a node in a shared mode offers nothing; one in mode
+``default`` offers whole GPUs.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.core import NodeCondition, node_condition
-from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, ResourceSliceSpec, device_name
+from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, device_name
 from gputile.api.well_known import ConditionReason, ConditionType
 from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
-from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_of
+from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_name, slice_of
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
@@ -27,7 +26,7 @@ from gputile.node.nvml.probe import ProbedMachine
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-LOOK_EVERY_S: Final = 5.0
+APPLY_EVERY_S: Final = 50.0
 HEALTH_EVERY_S: Final = 600
 HEALTH_FOR_S: Final = 3600  # a kubelet that hears nothing for so long calls the health of devices unknown
 
@@ -43,39 +42,11 @@ class SlicePublisher:
         self._kubelet = kubelet
         self._paths = paths
         self._publish = publish
-        self._stored: dict[str, ResourceSlice] = {}
-        self._written: tuple[ResourceSlice, ResourceSliceSpec] | None = None  # what was sent, and stored of it
+        self._applied: ResourceSlice | None = None
+        self._apply_again_s = 0.0
+        self._may_be_there = state.node_config.effective_mode.claims  # of the agent before this one
         self._dropped: frozenset[str] = frozenset()
         self._problem = ""
-
-    def on_slices(self, event: WatchEvent[ResourceSlice]) -> None:
-        match event:
-            case Applied(found):
-                self._stored[found.metadata.name] = found
-            case Deleted(found):
-                self._stored.pop(found.metadata.name, None)
-            case Replaced(all_of_them):
-                self._stored = {each.metadata.name: each for each in all_of_them}
-            case _:
-                return
-        self._publish.wish()
-
-    async def watching(self, watch: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run ``watch`` for as long as the node gives its GPUs by claims: no other node needs to know of slices."""
-        watching: asyncio.Task[object] | None = None
-        try:
-            while True:
-                if self._by_claims and watching is None:
-                    watching = asyncio.create_task(watch())
-                elif watching is not None and not self._by_claims and not self._stored:
-                    watching.cancel()
-                    await asyncio.wait((watching,))
-                    watching = None
-                await asyncio.sleep(LOOK_EVERY_S)
-        finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.wait((watching,))
 
     async def publish(self, machine: ProbedMachine) -> None:
         """Serve the kubelet and publish the slice, or neither, as the mode in force is. What fails is tried again."""
@@ -88,14 +59,14 @@ class SlicePublisher:
             if isinstance(error, NotFound):
                 self._problem = f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
         except KubeError as error:
-            log.warning("the node's ResourceSlice is not written, and is tried again: %s", error)
+            log.warning("cannot write the node's ResourceSlice; retrying: %s", error)
             asyncio.get_running_loop().call_later(AGAIN_S, self._publish.wish)
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
         if self._problem:
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
-        text = "GPUs are given by claims" if self._by_claims else "the node's label does not ask for claims"
+        text = "GPUs are offered by claims" if self._by_claims else "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
 
     @property
@@ -104,19 +75,18 @@ class SlicePublisher:
 
     async def _publish_slice(self, machine: ProbedMachine) -> None:
         self._problem = self._unable()
-        wanted = self._wanted(machine)
-        for name in [name for name in self._stored if wanted is None or name != wanted.metadata.name]:
-            await self._cluster.delete_slice(name)
-            self._stored.pop(name, None)
+        wanted, now = self._wanted(machine), time.monotonic()
         if wanted is None:
-            self._written = None
-            return
-        stored = self._stored.get(wanted.metadata.name)
-        if stored is None or self._written != (wanted, stored.spec):
-            answered = await self._cluster.apply_slice(wanted)
-            self._written, self._stored[wanted.metadata.name] = (wanted, answered.spec), answered
-            self._dropped |= dropped_fields(wanted, answered)
-            if self._dropped:
+            if self._may_be_there and self._state.node is not None:
+                await self._cluster.delete_slice(slice_name(self._state.node))
+                self._may_be_there = False
+            self._applied = None
+        elif wanted != self._applied or now >= self._apply_again_s:
+            self._may_be_there = True  # from before the answer, which may be lost
+            lost = dropped_fields(wanted, await self._cluster.apply_slice(wanted))
+            self._applied, self._apply_again_s = wanted, now + APPLY_EVERY_S
+            if lost - self._dropped:
+                self._dropped |= lost
                 self._publish.wish()
 
     def _unable(self) -> str:

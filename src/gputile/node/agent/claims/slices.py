@@ -44,6 +44,10 @@ def instance_name(instance: MigDevice) -> str:
     return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
 
 
+def slice_name(node: Node) -> str:
+    return f"{node.metadata.name}-{DRIVER}"
+
+
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
     """Return the GPU or MIG instance that a ResourceSlice names so, None where it is not there."""
     index = gpu_index(name)
@@ -62,7 +66,7 @@ def slice_of(
     owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True)
     found = (each for each in _devices(config, machine, most_pods) if taints or not each.taints)
     return ResourceSlice(
-        metadata=ObjectMeta(name=f"{meta.name}-{DRIVER}", owner_references=(owner,)),
+        metadata=ObjectMeta(name=slice_name(node), owner_references=(owner,)),
         spec=ResourceSliceSpec(
             driver=DRIVER, pool=ResourcePool(name=meta.name, generation=1), node_name=meta.name, devices=tuple(found)
         ),

@@ -12,7 +12,7 @@ cut off or of an unknown version is refused as a whole.
 
 ``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
 answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file: where it cannot be read, PodResources tells of the containers of running pods.
+private file: where it cannot be read, no container with GPUs starts.
 """
 
 import logging
@@ -32,12 +32,10 @@ from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.device_table import AllocationRecord, KubeletEntry, directory_name
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, KubeletEntry, Limits, directory_name
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive
-from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served
-from gputile.node.agent.node_resources import node_config_of
+from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served, node_config_of
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -62,8 +60,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
-RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
-RECORD_FILE = "devices.json"
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
@@ -101,7 +97,7 @@ class NodeFiles:
 
     @property
     def mine(self) -> bool:
-        return self._node_lock.mine
+        return self._node_lock.is_held
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none that can be read."""
@@ -129,30 +125,20 @@ class NodeFiles:
         path.chmod(0o755)
         return path
 
-    def records(self) -> dict[str, AllocationRecord]:
-        """Return what the allocation directories tell of their devices, by name, without what cannot be read.
+    def records(self) -> dict[str, Limits]:
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
+        found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
+        return {name: limits for name, limits in found if limits is not None and limits.devices}
 
-        The limits of a container that was let start say it too.
-        """
-        found, started = {}, self.started()
-        for path in sorted(self.allocations.iterdir()):
-            try:
-                found[path.name] = RECORD.decode(read_whole(path / RECORD_FILE, _MOST_BYTES))
-            except (OSError, CheckpointError) as error:
-                limits = self.limits(path.name) if path.name in started else None
-                if limits is not None and limits.devices:
-                    log.warning("%s is taken from the container's limits: %s", path / RECORD_FILE, error)
-                    found[path.name] = limits.record
-        return found
-
-    def write_record(self, directory: str, record: AllocationRecord) -> None:
-        """Write the device IDs of an allocation directory, unless that is another's business by now; a claim has none.
+    def write_answer(self, directory: str, limits: Limits) -> None:
+        """Make an allocation's directory, and write there what was answered; a claim's record says that already.
 
         Raises:
             OSError: it cannot be written.
         """
-        if record.ids and self.mine:
-            write_whole(self.prepare(directory) / RECORD_FILE, RECORD.encode(record).encode(), _PRIVATE)
+        path = self.prepare(directory)
+        if limits.devices and self.mine:
+            write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.
@@ -162,7 +148,10 @@ class NodeFiles:
         path = self.prepare(directory)
         if usage is not None:
             self.usage.make(usage)
-        self._write_limits(path, limits)
+        write_whole(path / LIMITS_FILE, limits.encode())
+        if Mode(limits.mode) in LIBRARY_MODES:
+            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
+            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def limits(self, directory: str) -> Limits | None:
@@ -171,12 +160,6 @@ class NodeFiles:
             return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-
-    def _write_limits(self, path: Path, limits: Limits) -> None:
-        write_whole(path / LIMITS_FILE, limits.encode())
-        if Mode(limits.mode) in LIBRARY_MODES:
-            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
-            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories with which a container was let start since the machine did."""
@@ -264,10 +247,6 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
     return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
 
 
-def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
-    return tuple((mount.container_path, mount.host_path) for mount in mounts)
-
-
 def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
     """Return the name of the allocation directory among what a container mounts, "" where there is none."""
     return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
@@ -280,7 +259,7 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
         return None
-    return mounts_of(mounts) if mounts is not None else None
+    return tuple((mount.container_path, mount.host_path) for mount in mounts) if mounts is not None else None
 
 
 _MOST_BYTES = 64 * MIB  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
@@ -297,7 +276,6 @@ class Records:
         self._kubelets = device_plugins / FILE_NAME
         self.saved = store.load() or Checkpoint()
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
-        self._problem: str | None = None  # why the kubelet's checkpoint could not be read, as it was said last
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
@@ -332,20 +310,20 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet puts a new file in the old one's place
             if version != self._version:
-                state.written, state.of_other_plugins = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, self._problem = version, None
+                written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
+                self._version, problem = version, "" if written is not None else "its format is not known"
+                if written is not None:
+                    state.written, state.of_other_plugins = written, others
+            else:
+                problem = state.unread
+        except FileNotFoundError:
+            self._version, problem, state.written, state.of_other_plugins = None, "", (), {}
         except OSError as error:
-            self._version = None
-            state.written = () if isinstance(error, FileNotFoundError) else None
-            state.of_other_plugins = {}
-            self._say(error)
+            self._version, problem = None, str(error)
+        if problem and problem != state.unread:
+            log.error("the kubelet's checkpoint is not read, and no container with GPUs starts: %s", problem)
+        state.unread = problem
         derive(state, now_ns)
-
-    def _say(self, error: OSError) -> None:
-        """Say once why the kubelet's checkpoint cannot be read; there need not be one."""
-        if str(error) != self._problem and not isinstance(error, FileNotFoundError):
-            log.warning("the kubelet's checkpoint is not read: %s", error)
-            self._problem = str(error)
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.well_known import Mode
-from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import LIBRARY_MODES
@@ -36,7 +36,7 @@ from gputile.node.isolation.library import (
 
 log = logging.getLogger(__name__)
 
-ANEW: Final = "delete the pod, so that it is admitted anew"
+ANEW: Final = "delete the pod, so that it is admitted again"
 _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 
@@ -104,7 +104,9 @@ class IsolationMounts:
         if allocation != own or usage != self._usage.path(directory):
             raise NotIsolated(f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}")
         try:
-            self._install(installed)
+            self._place()
+            install(installed, self._content)
+            must_be_loadable(installed)
         except (LibraryMissing, LibraryNotLoadable, OSError) as error:
             raise NotIsolated(str(error)) from error
         if (problem := self._usage.problem()) is not None:
@@ -120,8 +122,3 @@ class IsolationMounts:
             self._content = library_path().read_bytes()
             self._own = place_in(self._state / LIBRARY_DIRECTORY, self._content)
         return self._own
-
-    def _install(self, installed: Installed) -> None:
-        self._place()
-        install(installed, self._content)
-        must_be_loadable(installed)

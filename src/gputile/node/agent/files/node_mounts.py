@@ -21,7 +21,6 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gputile.node.agent.answers import SEVERAL, SINGLE
 from gputile.node.isolation.library import USAGE
 from gputile.node.native_layouts import USAGE_BYTES
 
@@ -91,7 +90,8 @@ def mount_points() -> frozenset[str]:
 PLACE_BYTES: Final = 2 * USAGE_BYTES  # while the file of a container that has ended is still mounted there is a second
 _PLACE_INODES: Final = 4  # the directory, the two files, and one for the time in which such a file is replaced
 _INODES_A_MIB: Final = 64  # of a file system that containers share; each, and 1 KiB of attributes, counts as one
-_OWN: Final = (USAGE, PLACES, SINGLE, SEVERAL)  # what an agent leaves there where nothing is mounted
+SEVERAL: Final = "cards-"  # what the directory of the MPS daemon of several GPUs begins with
+_OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)  # what an agent leaves there where nothing is mounted
 
 
 def mount_usage(directory: Path, mib: int) -> None:

@@ -68,9 +68,6 @@ class Cluster(ApiServerWriter):
         stored = self.told[changed.metadata.uid] = self.store(changed)
         return stored
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return self.pods.get(name)
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         if uid in self.refused:
             raise TooManyRequests(429, "TooManyRequests", "the budget does not allow it")

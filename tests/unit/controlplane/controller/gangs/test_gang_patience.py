@@ -3,7 +3,7 @@
 import pytest
 
 from gputile.api.config.v1alpha1 import GangConfiguration
-from gputile.controlplane.controller.gangs.gang_planner import GangPatience
+from gputile.controlplane.controller.gangs.gang_queue import GangPatience
 from gputile.core.devices.gang_membership import GangName
 
 pytestmark = pytest.mark.requirement("M13", "B5")

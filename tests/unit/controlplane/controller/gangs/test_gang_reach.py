@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.kube.objects import Replaced
 from tests.fakes.corebuilders import pod
@@ -54,8 +53,7 @@ class Bench(RequestBench):
 
     def types_asked(self, after: float) -> list[str]:
         """Return the types of the nodes that a round asks for."""
-        jobs = self.round(after).created
-        return [job["spec"]["template"]["metadata"]["annotations"][NODE_TYPE_ANNOTATION] for job in jobs]
+        return [kind.name for kind in self.round(after).created]
 
 
 def _important(running: Pod) -> Pod:

@@ -12,7 +12,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, UpdateQueue, in_worker_thread
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, in_worker_thread
 from gputile.core.ledger.events import PodApplied
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
@@ -34,9 +34,6 @@ class BoundMeanwhile(ApiServerWriter):
     async def ungate(self, pod: Pod) -> Pod:
         raise AssertionError(f"{pod.key} has no place")
 
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return member("g", int(name[-1]), 2, version="2", node="n")
-
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         raise AssertionError(f"{name} is in nobody's way")
 
@@ -47,13 +44,10 @@ class BoundMeanwhile(ApiServerWriter):
 def rounds(
     bench: Bench,
     writer: BoundMeanwhile,
-    updates: UpdateQueue,
     compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]],
 ) -> Rounds:
     gang_writer = GangWriter(bench.view, bench.planner, writer, lambda: True, lambda: None)
-    return Rounds(
-        bench.view, updates, Planners((bench.planner, gang_writer)), lambda: True, lambda: NOW * SECOND, compute
-    )
+    return Rounds(bench.view, Planners((bench.planner, gang_writer)), lambda: True, lambda: NOW * SECOND, compute)
 
 
 @pytest.mark.anyio
@@ -71,7 +65,7 @@ async def test_the_loop_goes_on_while_a_round_is_planned_in_the_worker_thread() 
 
         return await in_worker_thread(waits)
 
-    plans = await rounds(bench, Starting(), UpdateQueue(), compute).run_round()
+    plans = await rounds(bench, Starting(), compute).run_round()
     assert plans.gangs is not None
     assert placed(plans.gangs) == ["g-0", "g-1"]
 

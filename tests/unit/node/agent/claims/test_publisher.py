@@ -1,6 +1,5 @@
 """When the slice is written, and what is said where an API server cannot store it."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.resource_claims import ResourceSlice
 from gputile.api.well_known import Mode
 from gputile.kube.errors import ConnectionFailed, Forbidden, KubeError, NotFound
-from gputile.kube.objects import Applied, Deleted, Replaced
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.claims.publisher import SlicePublisher
+from gputile.node.agent.claims.publisher import APPLY_EVERY_S, SlicePublisher
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims
@@ -76,22 +74,21 @@ class Scene:
         return condition.message if condition.status == "True" else ""
 
 
-async def test_a_slice_is_written_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
+async def test_a_slice_is_applied_once_a_minute_whatever_has_become_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     here = Scene(tmp_path)
     for _ in range(3):
         assert await here.publish() == ""
     assert here.store.writes == 1
-    (stored,) = here.store.slices.values()
-    here.publisher.on_slices(Applied(stored))
+    here.store.slices.clear()
+    now[0] += APPLY_EVERY_S
     await here.publish()
-    assert here.store.writes == 1
-    here.publisher.on_slices(Deleted(stored))
     await here.publish()
     assert here.store.writes == 2
-    edited = msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, devices=()))
-    here.publisher.on_slices(Replaced([edited]))
-    await here.publish()
-    assert here.store.writes == 3
+    assert len(here.store.slices) == 1
 
 
 async def test_the_kubelet_is_served_with_the_health_of_each_gpu(tmp_path: Path) -> None:
@@ -181,24 +178,3 @@ async def test_what_the_agent_lacks_is_said(tmp_path: Path) -> None:
     (tmp_path / "plugins_registry").rmdir()
     assert "plugins_registry" in await here.publish()
     assert here.store.slices == {}
-
-
-async def test_slices_are_watched_while_the_node_gives_its_gpus_by_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gputile.node.agent.claims.publisher.LOOK_EVERY_S", 0.001)
-    here = Scene(tmp_path, claims=False)
-    watching = asyncio.Event()
-
-    async def watch() -> None:
-        watching.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(here.publisher.watching(watch))
-    await asyncio.sleep(0.02)
-    assert not watching.is_set()
-    here.state.node_config = claims_node(Mode.CGPU, MACHINE).node_config
-    async with asyncio.timeout(60):
-        await watching.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

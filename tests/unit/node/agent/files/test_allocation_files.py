@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from gputile.node.agent.answers import LIMITS_FILE, Limits
+from gputile.api.well_known import GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.device_table import LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, NodeFiles, StateError
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
@@ -24,9 +27,18 @@ def test_damaged_files_of_an_allocation_are_none(tmp_path: Path, content: bytes)
     assert files.started() == frozenset()
 
 
+def test_what_was_answered_is_read_again(tmp_path: Path) -> None:
+    files, answered = files_in(tmp_path), Limits("ns", "a", "u", "main", "cgpu", 1024, phase=Phase.INIT, since_ns=5)
+    given = msgspec.structs.replace(answered, devices={GPU_MEMORY: ("GPU-0::1",)})
+    files.write_answer("of-a-claim", answered)
+    files.write_answer("u-main", given)
+    assert files.records() == {"u-main": given}
+    assert files.started() == frozenset()
+
+
 def files_in(tmp_path: Path) -> NodeFiles:
     claim = NodeLock(tmp_path / "owner", "this agent")
-    claim.take()
+    claim.acquire()
     return NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
 
 

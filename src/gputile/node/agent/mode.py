@@ -1,0 +1,183 @@
+"""Decides which mode, memory unit and sharing are in force on the node.
+
+A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
+(M12). It happens in two steps: the node is first closed to new pods, and changes once none can be on its way to it any
+more, since the kubelet kills a pod for good that comes for what is no longer offered. A new memory unit takes effect
+at once (U5, see ``device_lists``). What is not valid changes nothing and says what would be (M2, U2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration, Features
+from gputile.api.core import NodeCondition, node_condition
+from gputile.api.quantity import QuantityError, decimal, parse_mib
+from gputile.api.well_known import (
+    CLAIMS_LABEL,
+    MODE_LABEL,
+    MODES,
+    REPLICAS_LABEL,
+    SHARED_MEMORY_LABEL,
+    SHARING_LABEL,
+    ConditionReason,
+    ConditionType,
+    Mode,
+)
+from gputile.api.wording import first_of, nearest
+from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
+from gputile.node.agent.allocation_state import AllocationState, ModeDecision
+from gputile.node.agent.device_lists import UnitError, check_unit
+from gputile.node.agent.node_config import EffectiveMode, Sharing
+
+_NAMED_PODS = 10
+
+
+class LabelError(ValueError):
+    """A label of the node has a value that is not valid; the text names the valid ones."""
+
+
+def decide_effective_mode(
+    state: AllocationState, gpus: Sequence[Gpu], *, free: bool = False, keep_unit: bool = False
+) -> ModeDecision:
+    """Decide the mode, unit and sharing in force from the node's labels, if these are known.
+
+    ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
+    another memory unit.
+    """
+    told = state.advertised
+    if state.node is None and told.effective_mode is not None:
+        return told.decided
+    holders = {pod_devices.key for pod_devices in state.device_table}
+    gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
+    labels = state.node.metadata.labels if state.node is not None else {}
+    before, configuration = told.effective_mode, state.configuration
+    if before is not None and before.claims:  # once they run, all their claims are prepared
+        known = (each.pod for each in state.pods.values())
+        gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
+    if keep_unit and before is not None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
+    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
+
+
+def decide_mode(
+    before: EffectiveMode | None,
+    labels: Mapping[str, str],
+    configuration: Configuration,
+    gpus: Sequence[Gpu],
+    gpu_pods: Sequence[str],
+    *,
+    free: bool = True,
+) -> ModeDecision:
+    """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
+
+    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` says that no other can be on its way to it.
+    """
+    current = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+    unit, unit_condition = _unit(current, configuration.unit_mib, gpus)
+    current = replace(current, unit_mib=unit)
+
+    def decision(mode: EffectiveMode, reason: ConditionReason, text: str, *, bad: bool = True) -> ModeDecision:
+        told = node_condition(ConditionType.MODE_PENDING, "True" if bad else "False", reason, text)
+        return ModeDecision(mode, (told, unit_condition), closing=reason is ConditionReason.CLOSING)
+
+    try:
+        wanted = replace(asked_for(labels), unit_mib=unit)
+    except LabelError as error:
+        return decision(current, ConditionReason.INVALID_LABEL, str(error))
+    disabled = _disabled(wanted.mode, configuration.features)
+    if disabled is not None:
+        wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
+    if wanted == current or before is None or (free and not gpu_pods):
+        if disabled is not None:
+            return decision(wanted, ConditionReason.FEATURE_DISABLED, disabled)
+        return decision(wanted, ConditionReason.MODE_IN_FORCE, f"the node is in {_name(wanted)}", bad=False)
+    if gpu_pods:
+        names = first_of(sorted(gpu_pods), _NAMED_PODS)
+        text = f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
+        return decision(current, ConditionReason.PODS_ON_NODE, f"{text}{_name(wanted)} follows when they are gone")
+    text = f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a moment"
+    return decision(current, ConditionReason.CLOSING, text, bad=False)
+
+
+def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
+    """Return what the node's labels ask for; the unit is not among them.
+
+    Raises:
+        LabelError: one of them is not valid.
+    """
+    mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    if mode not in MODES:
+        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}{nearest(mode, MODES)}")
+    way = labels.get(SHARING_LABEL, Sharing.NONE.value)
+    if way not in tuple(Sharing):
+        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}{nearest(way, Sharing)}")
+    sharing, replicas = Sharing(way), 1
+    if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
+        raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
+    if sharing is Sharing.TIME_SLICING:
+        text = labels.get(REPLICAS_LABEL, "")
+        replicas = decimal(text, 3)
+        if not 2 <= replicas <= MOST_REPLICAS:
+            raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
+    claims = labels.get(CLAIMS_LABEL, "false")
+    if claims not in ("true", "false"):
+        raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
+    if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
+        way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
+        raise LabelError(
+            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
+            "trust groups apart on a GPU"
+        )
+    shared = shared_mib(labels) if Mode(mode).shared else 0
+    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
+
+
+def shared_mib(labels: Mapping[str, str]) -> int:
+    """Return how many MiB of each GPU pods share by memory, 0 for all of them.
+
+    Raises:
+        LabelError: the label is not valid.
+    """
+    text = labels.get(SHARED_MEMORY_LABEL)
+    try:
+        mib = parse_mib(text) if text is not None else 0
+    except QuantityError as error:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
+    if text is not None and not mib:
+        raise LabelError(f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size")
+    return mib
+
+
+def _disabled(mode: Mode, features: Features) -> str | None:
+    """Return why the cluster's owner does not want the mode (M13), None where it is wanted."""
+    if mode.shared and not features.sharing:
+        feature = "GPU sharing (features.sharing)"
+    elif mode is Mode.TOPOLOGY and not features.topology:
+        feature = "topology-aware scheduling (features.topology)"
+    else:
+        return None
+    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole GPUs"
+
+
+def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[int, NodeCondition]:
+    try:
+        check_unit(tuple(gpus), unit_mib)
+    except UnitError as error:
+        return current.unit_mib, node_condition(
+            ConditionType.MEMORY_UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error)
+        )
+    text = f"the memory unit is {unit_mib} MiB"
+    return unit_mib, node_condition(ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
+
+
+def _name(effective_mode: EffectiveMode) -> str:
+    by_claims = " by claims" if effective_mode.claims else ""
+    if effective_mode.shared_mib:
+        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
+    if effective_mode.sharing is Sharing.TIME_SLICING:
+        return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
+    if effective_mode.sharing is Sharing.MIG:
+        return f"mode {effective_mode.mode.value} with MIG{by_claims}"
+    return f"mode {effective_mode.mode.value}{by_claims}"

@@ -1,1 +1,0 @@
-"""Tells people about the node: conditions, labels, events, metrics and probes."""

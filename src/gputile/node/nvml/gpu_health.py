@@ -1,0 +1,127 @@
+"""Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
+
+It computes states from signs, which the probe reads. A critical sign makes a GPU unhealthy at once, a doubtful one only
+when it repeats. A GPU recovers after a quiet time and several good examinations in a row; the quiet time doubles if it
+fails again soon.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+# XIDs that applications cause, and that NVIDIA's device plugin ignores.
+APPLICATION_XIDS = frozenset(
+    (
+        13,  # graphics engine exception
+        31,  # GPU memory page fault
+        43,  # GPU stopped processing
+        45,  # preemptive cleanup, due to previous errors
+        68,  # video processor exception
+        109,  # context switch timeout
+    )
+)
+DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row that make a GPU unhealthy
+GOOD_TO_RETURN = 3  # good examinations in a row that make it healthy
+FIRST_QUIET_S = 60.0
+LONGEST_QUIET_S = 3600.0
+FORGIVEN_AFTER_S = 3600.0  # the quiet time of a GPU that was healthy for so long is the first again
+
+
+@dataclass(frozen=True, slots=True)
+class XidSeen:
+    """The driver reported XID ``code`` on the GPU or MIG instance ``uuid``."""
+
+    uuid: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The GPU or MIG instance ``uuid`` was examined, and has this ``trouble``, if any.
+
+    ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain, such as a lost GPU.
+    """
+
+    uuid: str
+    trouble: str | None = None
+    doubtful: bool = False
+
+
+Sign = XidSeen | Examined
+
+
+@dataclass(frozen=True, slots=True)
+class HealthState:
+    """The health of one GPU; times are seconds on the caller's monotonic clock."""
+
+    healthy: bool = True
+    reason: str = ""
+    doubts: int = 0
+    good: int = 0
+    troubled_at_s: float = 0.0
+    returned_at_s: float | None = None
+    quiet_s: float = FIRST_QUIET_S
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a machine's GPUs and MIG instances by UUID; those that are missing are healthy."""
+
+    conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
+
+    def healthy(self, uuid: str) -> bool:
+        return self.conditions.get(uuid, WELL).healthy
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The reasons of the unhealthy GPUs and instances, by UUID."""
+        return {uuid: condition.reason for uuid, condition in self.conditions.items() if not condition.healthy}
+
+
+WELL = HealthState()
+
+
+def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
+    """Return the initial health of an agent whose predecessor has published these ``unhealthy`` GPUs."""
+    begin = HealthState(healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s)
+    return Health(MappingProxyType(dict.fromkeys(unhealthy, begin)))
+
+
+def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
+    """Return ``health`` after ``signs``, in their order, at ``now_s``."""
+    conditions = dict(health.conditions)
+    for sign in signs:
+        condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
+        if condition != WELL:
+            conditions[sign.uuid] = condition
+    return Health(MappingProxyType(conditions)) if conditions != health.conditions else health
+
+
+def without(health: Health, gone: Iterable[str]) -> Health:
+    """Return ``health`` without what is no longer part of the machine, such as destroyed MIG instances."""
+    left = set(gone)
+    return Health(MappingProxyType({u: c for u, c in health.conditions.items() if u not in left}))
+
+
+def _step(condition: HealthState, sign: Sign, now_s: float) -> HealthState:
+    if isinstance(sign, XidSeen):
+        return condition if sign.code in APPLICATION_XIDS else _troubled(condition, f"XID {sign.code}", now_s)
+    if sign.trouble is not None:
+        doubts = condition.doubts + 1
+        if sign.doubtful and condition.healthy and doubts < DOUBTS_TO_LEAVE:
+            return replace(condition, doubts=doubts)
+        return _troubled(replace(condition, doubts=doubts), sign.trouble, now_s)
+    if condition.healthy:
+        return replace(condition, doubts=0) if condition.doubts else condition
+    good = condition.good + 1
+    if good >= GOOD_TO_RETURN and now_s - condition.troubled_at_s >= condition.quiet_s:
+        return HealthState(returned_at_s=now_s, quiet_s=condition.quiet_s)
+    return replace(condition, good=good, doubts=0)
+
+
+def _troubled(condition: HealthState, reason: str, now_s: float) -> HealthState:
+    quiet_s = condition.quiet_s
+    if condition.healthy and condition.returned_at_s is not None:
+        relapsed = now_s - condition.returned_at_s < FORGIVEN_AFTER_S
+        quiet_s = min(2 * quiet_s, LONGEST_QUIET_S) if relapsed else FIRST_QUIET_S
+    return replace(condition, healthy=False, reason=reason, good=0, troubled_at_s=now_s, quiet_s=quiet_s)

@@ -1,6 +1,0 @@
-"""Replays a trace of pods, to measure how much each placement policy gets on the same GPUs.
-
-The protocol is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent" (USENIX ATC 2023), on the files of the Alibaba cluster-trace-gpu-v2023: pods arrive one at a time until
-130 % of the cluster's GPUs have been asked for, nothing leaves, and a pod that fits nowhere has failed.
-"""
