@@ -1,7 +1,8 @@
 """Claims beside extended resources: how long they take to prepare, memory of the agent, pods per second, and packing.
 
 Agent and gateway are processes before a kubelet that starts no containers. The pods are bound by the real
-kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one. Where
+kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one, in short rounds by
+turns: what other programs take then changes all of a round alike, and the ratios are medians of the rounds'. Where
 ``GPUTILE_TRACE`` names a trace it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
 """
 
@@ -10,15 +11,15 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import msgspec
 import numpy as np
-from tests.e2e.extender import write_cluster
-from tests.e2e.test_claims import SETTINGS, create_nodes, create_pod, create_template
+from tests.e2e.extender import pods_in, write_cluster
+from tests.e2e.test_claims import SETTINGS, claims_api, create_nodes, create_pod, create_template
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.claims import allocated as allocated_claim
 from tests.fakes.claims import claiming_pod, share
@@ -28,9 +29,9 @@ from tests.integration.agent.process import process_scene
 from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
-from tests.localcluster.processes import cpu_seconds, resident_mib
+from tests.localcluster.processes import Process, cpu_seconds, resident_mib
 
-from benchmarks.idle_extender import extender_url, start_idle_extender
+from benchmarks.idle_extender import start_idle_extender
 from benchmarks.packing import TRACE
 from benchmarks.replay.cluster import ReplayCluster
 from benchmarks.replay.engine import LivePlacer, Placer, replay, spread_scores
@@ -46,7 +47,7 @@ from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 NAME = "claims"
 GPUS, PODS = [81920] * 8, 200
 CONFIGURATION = Configuration(gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64)
-SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 3, 200
+SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 5, 300
 BY_CLAIMS, ALONE, EXTENDED = "claims, gputile's entry", "claims, kube-scheduler alone", "extended resources, gputile"
 IDLE = "claims, an idle extender's entry"
 WORKLOADS, SEED = ("default", "gpushare60"), 42
@@ -138,35 +139,42 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 def _bound(nodes: int) -> Iterator[Result]:
     """Measure pods bound on nodes of claims, with gputile's entry and without, and on nodes without claims."""
-    rates: dict[str, list[Rate]] = {BY_CLAIMS: [], IDLE: [], ALONE: [], EXTENDED: []}
-    description = CLUSTER.format(nodes=nodes)
-    with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
+    description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
+    with ControlPlane() as plane, ControlPlane() as other, tempfile.TemporaryDirectory() as directory:
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
         create_nodes(plane, Path(directory), description)
-        extender, url = start_extender(plane, settings=SETTINGS)
+        other.nodes.create_nodes(described_nodes(write_cluster(Path(directory), description)))
         options = SchedulerOptions(managed_resources=MANAGED, weight=WEIGHT, claims=True)
-        idle = start_idle_extender(plane)
+
+        def start(name: str) -> tuple[Process, str]:
+            return start_extender(plane, name, settings=SETTINGS)
+
+        def start_idle(name: str) -> tuple[Process, str]:
+            return start_idle_extender(plane, name)
+
         variants = {
-            BY_CLAIMS: Variant(extender, url, options, _claiming),
-            IDLE: Variant(idle, extender_url(idle), options, _claiming),
-            ALONE: Variant(create=_claiming),
+            BY_CLAIMS: (plane, Variant(start, options, _claiming, _settled)),
+            IDLE: (plane, Variant(start_idle, options, _claiming, _settled)),
+            ALONE: (plane, Variant(create=_claiming, settled=_settled)),
+            EXTENDED: (other, Variant(lambda name: start_extender(other, name))),
         }
-        with extender, idle:
-            for number in range(ROUNDS):
-                for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
-                    rates[name].append(rate(plane, variants[name], f"{number}-{i}", BOUND_PODS))
-    with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
-        plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), description)))
-        extender, url = start_extender(plane)
-        with extender:
-            for number in range(ROUNDS):
-                rates[EXTENDED].append(rate(plane, Variant(extender, url), f"{number}", BOUND_PODS))
-    speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
-    costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
-    for name, against in ((EXTENDED, ALONE), (ALONE, ALONE), (IDLE, ALONE), (BY_CLAIMS, ALONE)):
+        for number in range(ROUNDS):
+            turns: dict[str, Rate] = {}
+            for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
+                turns[name] = rate(*variants[name], f"{number}-{i}", BOUND_PODS)
+            rounds.append(turns)
+    yield Result(NAME, f"{nodes:,} nodes, load of the machine at the end", os.getloadavg()[1], "")
+    for name in (EXTENDED, ALONE, IDLE, BY_CLAIMS):
         where = f"{nodes:,} nodes, {name}"
-        yield Result(NAME, where, speeds[name], "pods/s", None, speeds[name] / speeds[against], against)
-        yield Result(NAME, f"{where}, CPU", costs[name] * 1e3, "ms", None, costs[name] / costs[against], against)
+        speed, faster = _middle([(each[name].pods_per_second, each[ALONE].pods_per_second) for each in rounds])
+        yield Result(NAME, where, speed, "pods/s", None, faster, ALONE)
+        cost, dearer = _middle([(each[name].cpu_seconds, each[ALONE].cpu_seconds) for each in rounds])
+        yield Result(NAME, f"{where}, CPU", cost * 1e3, "ms", None, dearer, ALONE)
+
+
+def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the median of the first of each pair, and of what it is of the second."""
+    return statistics.median(one for one, _ in pairs), statistics.median(one / other for one, other in pairs)
 
 
 def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
@@ -175,6 +183,11 @@ def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
     if number < 4:
         create_template(plane, namespace, f"share-{size}", memory=f"{size}Gi")
     create_pod(plane, namespace, f"p{number}", f"share-{size}")
+
+
+def _settled(plane: ControlPlane, namespace: str) -> bool:
+    """Return whether the controller manager has made each pod's claim, and removed those of pods that are gone."""
+    return len(plane.api.get(claims_api(namespace))["items"]) == len(pods_in(plane, namespace))
 
 
 @dataclass

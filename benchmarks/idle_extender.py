@@ -97,8 +97,8 @@ async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
     return answer.text if answer.is_error else ""
 
 
-def start_idle_extender(plane: "ControlPlane", *, name: str = "idle-extender", bind: bool = False) -> "Process":
-    """Start one beside ``plane``, and wait until it serves; ``extender_url`` tells where."""
+def start_idle_extender(plane: "ControlPlane", name: str, *, bind: bool = False) -> "tuple[Process, str]":
+    """Start one beside ``plane``, and wait until it serves; return it and its URL."""
     (port,) = free_ports(1)
     command: list[str | Path] = [sys.executable, "-m", __spec__.name, f"--port={port}"]
     if bind:
@@ -106,13 +106,8 @@ def start_idle_extender(plane: "ControlPlane", *, name: str = "idle-extender", b
         command += [f"--api={plane.url}", f"--ca={plane.ca}"]
         command += [f"--certificate={identity.certificate}", f"--key={identity.key}"]
     root = Path(__file__).parent.parent
-    return plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
-
-
-def extender_url(extender: "Process") -> str:
-    """Return the urlPrefix of a started idle extender."""
-    port = next(part for part in extender.command if part.startswith("--port=")).removeprefix("--port=")
-    return f"http://{LOOPBACK}:{port}"
+    process = plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
+    return process, f"http://{LOOPBACK}:{port}"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
 from tests.localcluster.processes import Process
 
-from benchmarks.idle_extender import extender_url, start_idle_extender
+from benchmarks.idle_extender import start_idle_extender
 from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 
@@ -48,12 +49,17 @@ def _gpu_pod(plane: ControlPlane, namespace: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to schedule: with which extender, if any, and what is asked for. ``create`` creates a pod by number."""
+    """One way to schedule: with which extender, if any, and what is asked for.
 
-    extender: Process | None = None
-    url: str | None = None
+    ``start`` starts the extender, which runs while its pods are scheduled and no longer; it gets a name, and returns
+    the process and its URL. ``create`` creates a pod by number. ``settled`` says whether other controllers have done
+    what they do for the pods of a namespace.
+    """
+
+    start: Callable[[str], tuple[Process, str]] | None = None
     options: SchedulerOptions = field(default_factory=lambda: SchedulerOptions(bind=True, managed_resources=MANAGED))
     create: Callable[[ControlPlane, str, int], None] = _gpu_pod
+    settled: Callable[[ControlPlane, str], bool] = lambda plane, namespace: True
 
 
 def run() -> Iterator[Result]:
@@ -66,18 +72,15 @@ def _compared(nodes: int) -> Iterator[Result]:
     """Measure all variants on a cluster of this many nodes."""
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
         plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), CLUSTER.format(nodes=nodes))))
-        gputile, url = start_extender(plane)
-        idle = start_idle_extender(plane, bind=True)
         variants = {
-            GPUTILE: Variant(gputile, url),
-            IDLE: Variant(idle, extender_url(idle)),
+            GPUTILE: Variant(lambda name: start_extender(plane, name)),
+            IDLE: Variant(lambda name: start_idle_extender(plane, name, bind=True)),
             NONE: Variant(),
         }
         rates: dict[str, list[Rate]] = {name: [] for name in variants}
-        with gputile, idle:
-            for number in range(ROUNDS):
-                for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
-                    rates[name].append(rate(plane, variants[name], f"{number}-{i}", PODS))
+        for number in range(ROUNDS):
+            for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
+                rates[name].append(rate(plane, variants[name], f"{number}-{i}", PODS))
     speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
     costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
     where = f"{nodes:,} nodes"
@@ -94,12 +97,18 @@ def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> R
     path = f"/api/v1/namespaces/{namespace}/pods"
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: variant.create(plane, namespace, number), range(pods)))
-    options: SchedulerOptions = variant.options if variant.url is not None else {}
-    with plane.start_scheduler(variant.url, name=f"scheduler-{round_name}", **options) as scheduler:
-        working = [scheduler, *([variant.extender] if variant.extender else [])]
+    plane.wait(lambda: variant.settled(plane, namespace), "what pods need")
+    with ExitStack() as stack:
+        working, url, options = [], None, SchedulerOptions()
+        if variant.start is not None:
+            extender, url = variant.start(f"extender-{round_name}")
+            working, options = [stack.enter_context(extender)], variant.options
+        scheduler = plane.start_scheduler(url, name=f"scheduler-{round_name}", **options)
+        working.append(stack.enter_context(scheduler))
         first, started, spent = _reached(plane, path, pods // 10, working)
         last, ended, spent_then = _reached(plane, path, pods * 9 // 10, working)
     plane.nodes.delete_all_pods_now(namespace)
+    plane.wait(lambda: variant.settled(plane, namespace), "what pods had to be gone")
     return Rate((last - first) / (ended - started), (spent_then - spent) / (last - first))
 
 

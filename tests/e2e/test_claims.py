@@ -34,6 +34,7 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.conftest import examples
 from tests.e2e.extender import bound, pod_body, pods_in, why_pending, write_cluster
+from tests.fakes.claimbuilders import claim_body
 from tests.localcluster.admission import installed
 from tests.localcluster.client import ApiError, text_at
 from tests.localcluster.commands import SchedulerOptions
@@ -121,7 +122,7 @@ def create_pod(
     plane: ControlPlane, namespace: str, name: str, template: str, *, stamped: bool = True, **spec: Any
 ) -> None:
     body = pod_body(name, {}, **spec)
-    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    body["spec"].setdefault("resourceClaims", [{"name": "gpu", "resourceClaimTemplateName": template}])
     resources: dict[str, Any] = {"claims": [{"name": "gpu"}]}
     if stamped:
         resources |= {"limits": {CLAIMS_RESOURCE: "0"}, "requests": {CLAIMS_RESOURCE: "0"}}
@@ -263,6 +264,60 @@ def test_the_ledger_chooses_the_gpus_that_kube_scheduler_allocates(cluster: Cont
                 refused += 1
     assert len(there) > 10
     assert refused > 10
+
+
+LIMIT = "spec.devices.requests: no device has more than 1Ei of a capacity: ask for less"
+NOTHING_FITS = "cannot allocate all claims"
+ALONE: dict[str, Any] = {"selectors": [{"cel": {"expression": "device.attributes['gpu.gputile.io'].model == 'H100'"}}]}
+BAD: list[
+    tuple[dict[str, Any], str]
+] = [  # what a claim asks, and what the API server, kube-scheduler or an Event says of it
+    ({"memory": "-1Gi"}, "memory is -1Gi: ask for more than 0"),
+    ({"memory": "0"}, "memory is 0: ask for more than 0"),
+    ({"memory": "1Ei"}, NOTHING_FITS),
+    ({"memory": "9Ei"}, LIMIT),
+    ({"memory": "1Gi", "cores": str(2**63 - 1)}, LIMIT),
+    ({"memory": "lots"}, "quantities must match the regular expression"),
+    ({"gpu.gputile.io/memory": "1Gi"}, NOTHING_FITS),
+    ({"memory": "1Gi", "count": 33}, "exceeds the claim limit of 32"),
+    ({"memory": "1Gi", "request": {"adminAccess": True}}, "admin access"),
+    ({"memory": "1Gi", "request": ALONE}, NOTHING_FITS),
+]
+
+
+def test_a_bad_claim_ends_in_one_message(cluster: ControlPlane, namespace: str) -> None:
+    """It is refused, waits, or gets a GPU and an Event; the ledger's text is in test_claim_request.py."""
+    extender, url = start_extender(cluster, settings=SETTINGS)
+    path = claims_api(namespace)
+    mine = [{"name": "gpu", "resourceClaimName": "bad"}]
+
+    def said(name: str) -> str:
+        events = cluster.api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={name}")
+        return why_pending(cluster, namespace, name) + " ".join(each["message"] for each in events["items"])
+
+    with extender, cluster.start_scheduler(url, managed_resources=MANAGED, weight=WEIGHT, claims=True):
+        for number, (asked, message) in enumerate(BAD):
+            name = f"p{number}"
+            refusal = ""
+            try:
+                cluster.api.post(path, claim_body("bad", **asked))
+            except ApiError as error:
+                refusal = str(error)
+            if refusal:
+                assert message in refusal
+                continue
+            create_pod(cluster, namespace, name, "", resourceClaims=mine)
+            cluster.wait(lambda name=name, message=message: message in said(name), f"{message} of {asked}")  # type: ignore[misc]
+            assert over_allocated(claims_in(cluster, namespace)) == []
+            cluster.nodes.delete_pod_now(namespace, name)
+            cluster.api.delete(f"{path}/bad")
+            cluster.wait(lambda: not claims_in(cluster, namespace), "the claim to be gone")
+        cluster.api.post(path, claim_body("bad", memory="1Gi"))
+        for name in ("first", "second"):
+            create_pod(cluster, namespace, name, "", resourceClaims=mine)
+            cluster.wait(lambda: "first" in bound(pods_in(cluster, namespace)), "the first pod of a claim")
+        cluster.wait(lambda: "a claim for a GPU is for one pod" in said("second"), "why the second one waits")
+        assert set(bound(pods_in(cluster, namespace))) == {"first"}
 
 
 def test_without_anything_of_gputile_all_pods_that_fit_are_bound(cluster: ControlPlane, namespace: str) -> None:

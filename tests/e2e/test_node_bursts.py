@@ -34,7 +34,7 @@ pytestmark = pytest.mark.requirement("B1", "G1")
 NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
 NO_AGENT = "the agent of this node does not run"
-ENOUGH_S = 900  # on two cores that others use too
+STUCK_S = 300  # without another pod that runs, however slow the machine is
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def create_again(here: GpuNode, bodies: Mapping[tuple[str, str], Mapping[str, An
         yield told(pod)
 
 
-@pytest.mark.timeout(ENOUGH_S + 400)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("count", "deeds"),
     [
@@ -104,13 +104,15 @@ def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callabl
         crowded.create(namespace, body)
     away = harass(crowded, choice, deeds)
     failures: list[str] = []
-    there = 0
+    there, progressed = 0, time.monotonic()
     while there < count:
         failures += create_again(crowded, bodies)
         pods = crowded.pods(*NAMESPACES)
-        there = sum(runs(pod) and crowded.has_spoken(pod) for pod in pods)
+        before, there = there, sum(runs(pod) and crowded.has_spoken(pod) for pod in pods)
+        if there != before:
+            progressed = time.monotonic()
         rest = [told(pod) for pod in pods if not runs(pod)]
-        assert time.monotonic() - begun < ENOUGH_S, f"{there} of {count} run; the others: {rest[:5]}"
+        assert time.monotonic() - progressed < STUCK_S, f"{there} of {count} run; the others: {rest[:5]}"
         time.sleep(1.0)
     print(f"{count} pods run after {time.monotonic() - begun:.0f} s; {len(failures)} were created again")
     crowded.wait_agreement(*NAMESPACES, forgetful=restart_kubelet in deeds)

@@ -1,7 +1,10 @@
 """GPUs by claims on a real kubelet and containerd: the right GPU and its limits, whoever dies meanwhile."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,6 +40,7 @@ from tests.e2e.node import (
     restart_kubelet,
     told,
 )
+from tests.e2e.walkthrough import steps_of
 from tests.localcluster.client import ApiError, is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES
@@ -252,24 +256,54 @@ def test_the_kubelet_knows_of_prepared_claims_what_the_agent_reads(node: GpuNode
     end(node, namespace)
 
 
-def test_the_label_waits_for_the_pods_of_claims(node: GpuNode, namespace: str) -> None:
+def execute(here: GpuNode, command: str) -> str:
+    """Execute a command of the guide as the cluster's administrator; return what it prints."""
+    paths = here.plane.programs["kubectl"].parent, Path(sys.executable).parent, os.environ["PATH"]
+    environment = {
+        "PATH": ":".join(map(str, paths)),
+        "KUBECONFIG": str(here.plane.kubeconfig()),
+        "HOME": "/nonexistent",
+    }
+    line = ["bash", "-c", command.replace("gpu-1", here.node.name)]
+    done = subprocess.run(line, cwd=EXAMPLES.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_commands_of_the_guide_move_a_node_back_and_forth(node: GpuNode, namespace: str) -> None:
+    """The node changes when its pods have gone: those of claims, and those that are evicted."""
+    commands = [step.command for step in steps_of(EXAMPLES.parent / "docs" / "guides" / "claims.md")]
+    drain, get_slices = (next(each for each in commands if name in each) for name in ("drain", "get resourceslices"))
+    back = commands.index("kubectl label node gpu-1 gputile.io/claims-")
     start(node, namespace, "1Gi", "one")
     node.wait_running(1, namespace)
-    node.label({CLAIMS_LABEL: None})
-    try:
-
-        def pending() -> bool:
-            conditions = node.node.object()["status"]["conditions"]
-            return any(each["type"] == "gputile.io/ModePending" and each["status"] == "True" for each in conditions)
-
-        node.plane.wait(pending, "the change to wait")
-        assert len(slices(node)) == 1
-        end(node, namespace)
-        node.plane.wait(lambda: int(node.allocatable().get(GPU_MEMORY, "0")) > 0, "extended resources", 60.0)
-        node.plane.wait(lambda: not slices(node), "the slice to be gone")
-    finally:
-        node.label({CLAIMS_LABEL: "true"})
-    node.plane.wait(lambda: bool(slices(node)), "the slice again", 60.0)
+    execute(node, commands[back])
+    node.plane.wait(lambda: node.condition("gputile.io/ModePending").get("status") == "True", "the change to wait")
+    assert len(slices(node)) == 1
+    end(node, namespace)
+    node.plane.wait(lambda: int(node.allocatable().get(GPU_MEMORY, "0")) > 0, "extended resources")
+    node.plane.wait(lambda: not slices(node), "the slice to be gone")
+    labels = {"app": "speech"}
+    pod = {"metadata": {"labels": labels}, "spec": probe_pod("speech", {GPU_MEMORY: 2})["spec"]}
+    deployment = {"metadata": {"name": "speech"}, "spec": {"selector": {"matchLabels": labels}, "template": pod}}
+    pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node.node.name}}
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    node.plane.api.post(deployments, deployment)
+    assert "app=speech" in drain
+    node.wait_running(1, namespace)
+    for command in commands[:back]:
+        if command == get_slices:
+            node.plane.wait(lambda: bool(slices(node)), "the slice")
+        printed = execute(node, command)
+        assert command != get_slices or node.node.name in printed
+    assert not bound(node.pods(namespace)), "it asks by extended resources"
+    node.plane.api.delete(f"{deployments}/speech")
+    for command in commands[back + 1 :]:
+        printed = execute(node, command)
+        if "apply" in command:
+            node.plane.wait(lambda: "claims-share" in bound(node.pods("default")), "the pod with a share")
+        assert "get" not in command or "allocated,reserved" in printed
+        assert "explain" not in command or node.node.name in printed
 
 
 def test_without_its_feature_gate_shares_are_refused_and_whole_gpus_given(

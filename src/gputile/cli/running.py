@@ -37,13 +37,13 @@ def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redra
         before = found, why
         while (found, why) == before:
             time.sleep(LOOK_EVERY_S)
-            found, why = _looked(look, found)
+            found, why = refreshed(look, found)
         is_new = found != before[0]
         if before[1] and not why and not clear:
             note("the cluster can be read again")
 
 
-def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
+def refreshed(look: Callable[[], T], known: T) -> tuple[T, str]:
     """Return the current state and ""; or the known one, and why the cluster cannot be read."""
     from gputile.cli.reads.live_cluster import Unreadable, looking_again
 

@@ -1,4 +1,4 @@
-"""The slim objects read claims as the API server stores them, and write slices that it accepts."""
+"""The slim objects read claims as the API server stores them."""
 
 import msgspec
 import pytest
@@ -6,19 +6,10 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.resource_claims import (
     AllocatedDevice,
-    CapacityPolicy,
-    CapacityRange,
-    DeviceAttribute,
-    DeviceCapacity,
     ResourceClaim,
-    ResourcePool,
-    ResourceSlice,
-    ResourceSliceSpec,
-    SliceDevice,
     claims_of,
     device_name,
     gpu_index,
-    slice_body,
 )
 from gputile.core.devices.inventory import MOST_MIB
 
@@ -63,47 +54,6 @@ def test_forged_amounts_are_more_than_a_gpu_has_and_can_be_added_up() -> None:
 def test_a_device_is_named_after_the_index_of_its_gpu() -> None:
     assert [gpu_index(device_name(index)) for index in (0, 7, 63)] == [0, 7, 63]
     assert [gpu_index(name) for name in ("gpu-", "gpu--1", "gpu-1x", "nic-1", "1", "gpu-1000")] == [-1] * 6
-
-
-def test_a_slice_is_written_with_its_kind_and_every_zero() -> None:
-    policy = CapacityPolicy(default="24Gi", valid_range=CapacityRange(min="1Mi", max="24Gi", step="1Mi"))
-    gpu = SliceDevice(
-        name="gpu-0",
-        attributes={"index": DeviceAttribute(int_value=0), "shared": DeviceAttribute(bool_value=False)},
-        capacity={"memory": DeviceCapacity(value="24Gi", request_policy=policy)},
-        allow_multiple_allocations=True,
-    )
-    pool = ResourcePool(name="node-b")
-    spec = ResourceSliceSpec(driver="gpu.gputile.io", pool=pool, node_name="node-b", devices=(gpu,))
-    found = ResourceSlice(spec=spec)
-    found.metadata.name = "node-b-gpu"
-    assert slice_body(found) == {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": "node-b-gpu"},
-        "spec": {
-            "driver": "gpu.gputile.io",
-            "nodeName": "node-b",
-            "pool": {"name": "node-b", "generation": 0, "resourceSliceCount": 1},
-            "devices": (
-                {
-                    "name": "gpu-0",
-                    "allowMultipleAllocations": True,
-                    "attributes": {"index": {"int": 0}, "shared": {"bool": False}},
-                    "capacity": {
-                        "memory": {
-                            "value": "24Gi",
-                            "requestPolicy": {
-                                "default": "24Gi",
-                                "validRange": {"min": "1Mi", "max": "24Gi", "step": "1Mi"},
-                            },
-                        }
-                    },
-                },
-            ),
-        },
-    }
-    assert msgspec.json.decode(msgspec.json.encode(slice_body(found)), type=ResourceSlice) == found
 
 
 def test_a_pod_names_its_claims_and_those_that_were_made_for_it() -> None:

@@ -8,8 +8,8 @@ import typer
 
 from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import Printed, Reach, namespace, option, takes
-from gputile.cli.running import Watch, watched
-from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, write, write_data
+from gputile.cli.running import Watch, refreshed, watched
+from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, note, write, write_data
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -64,11 +64,12 @@ def status(options: StatusOptions) -> None:
 
     deadline = time.monotonic() + options.wait
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
-        while True:
-            installation = look()
-            if is_well(installation) or time.monotonic() >= deadline:
-                break
+        installation, why = look(), ""
+        while (why or not is_well(installation)) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
+            installation, why = refreshed(look, installation)
     show(installation)
+    if why:
+        note(why)
     if not is_well(installation):
         raise typer.Exit(NOT_DEPLOYED)

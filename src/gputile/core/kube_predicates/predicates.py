@@ -78,9 +78,6 @@ class _Load:
     def reason(self, needs: _Needs) -> Refusal[PredicateRule] | None:
         return next(self.obstacles(needs), None)
 
-    def left(self, resource: str) -> int:
-        return self.allocatable.get(resource, 0) - self.used.get(resource, 0)
-
 
 class _Guest(msgspec.Struct, frozen=True, gc=False):
     """A pod that is counted on a node, whether the node is known or not."""
@@ -258,15 +255,6 @@ class Predicates:
     def needs(self, pod: Pod) -> Amounts:
         """Return what the pod takes of a node, its place as a pod included."""
         return self._asked(pod.spec)[0].amounts | {PODS: 1}
-
-    def capacity_bound(self, pod: Pod, name: str) -> int:
-        """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
-        load = self._loads.get(name)
-        needs, _ = self._asked(pod.spec)
-        if load is None or not load.ports.keys().isdisjoint(needs.ports):
-            return 0
-        most = [load.left(PODS), *(load.left(resource) // amount for resource, amount in needs.amounts.items())]
-        return max(0, min([*most, 1] if needs.ports else most))
 
     # -- within
 

@@ -1,6 +1,7 @@
 """``gputile status`` as a user runs it, against an API server over a real socket."""
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,6 +60,24 @@ def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None
     ]
     selectors = {request.query.get("labelSelector") for request in server.requests}
     assert "app.kubernetes.io/name=gputile,app.kubernetes.io/instance=gputile" in selectors
+
+
+def test_who_waits_outlasts_an_api_server_that_fails(
+    server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
+
+    def fail(_: float) -> None:
+        server.refused[DEPLOYMENTS] = 500, "InternalError"
+        monkeypatch.setattr(time, "sleep", recover)
+
+    def recover(_: float) -> None:
+        server.refused.clear()
+        server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+
+    monkeypatch.setattr(time, "sleep", fail)
+    found = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "600"])
+    assert (found.exit_code, found.stdout.splitlines()[0]) == (0, "gputile: Deployed")
 
 
 @pytest.mark.requirement("U11")

@@ -276,12 +276,3 @@ def test_a_port_stands_before_amounts() -> None:
     predicates.place(pod(port(hostPort=80), "first"), "n")
     assert all_said(predicates.reasons(pod(port(hostPort=80)))) == {"n": TAKEN}
     assert [each.text for each in predicates.obstacles(pod(port(hostPort=80)), "n")] == [TAKEN, "Too many pods"]
-
-
-def test_one_pod_of_a_template_with_a_port_fits_a_node() -> None:
-    predicates = Predicates([node("n"), node("m", {"zone": "a"})])
-    asking = pod(port(hostPort=80))
-    assert predicates.capacity_bound(asking, "n") == 1
-    predicates.place(pod(port(hostPort=80), "first"), "n")
-    assert [predicates.capacity_bound(asking, name) for name in "nm"] == [0, 1]
-    assert predicates.capacity_bound(pod(), "n") > 1

@@ -120,13 +120,6 @@ async def test_without_shares_a_shared_node_offers_nothing_and_says_which_gate(t
     assert here.store.writes == 1, "it is not tried for ever"
 
 
-async def test_without_shares_whole_gpus_are_given(tmp_path: Path) -> None:
-    here = Scene(tmp_path, Mode.EXCLUSIVE)
-    here.store.gate = lambda wanted: without(wanted, "allow_multiple_allocations", None)
-    assert await here.publish() == ""
-    assert len(here.store.slices) == 1
-
-
 async def test_without_taints_sick_gpus_are_left_out(tmp_path: Path) -> None:
     here = Scene(tmp_path)
     gpus = here.state.node_config.inventory.gpus

@@ -7,14 +7,13 @@ import msgspec
 import pytest
 
 from gputile.api.core import Node, ObjectMeta
-from gputile.api.resource_claims import ResourceSlice, SliceDevice, slice_body
+from gputile.api.resource_claims import slice_body
 from gputile.api.well_known import Mode
 from gputile.node.agent.claims.slices import (
     BUS_ID,
     UNHEALTHY_TAINT,
     binary_quantity,
     device_named,
-    dropped_fields,
     slice_of,
 )
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
@@ -133,24 +132,3 @@ def test_bus_and_driver_are_written_as_others_do(bus: str, driver: str, told: tu
 )
 def test_sizes_are_written_as_the_api_server_does(mib: int, text: str) -> None:
     assert binary_quantity(mib) == text
-
-
-def without(found: ResourceSlice, **fields: Any) -> ResourceSlice:
-    devices = tuple(msgspec.structs.replace(each, **fields) for each in found.spec.devices)
-    return msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, devices=devices))
-
-
-def test_fields_that_an_api_server_drops_are_named() -> None:
-    there, sick = machine([1024]), Health({"GPU-0": HealthState(healthy=False, reason="it is hot")})
-    wanted = slice_of(NODE, config_of(Mode.CGPU, there, health=sick), there, 16)
-    assert dropped_fields(wanted, wanted) == set()
-    assert dropped_fields(wanted, without(wanted, allow_multiple_allocations=None)) == {"allowMultipleAllocations"}
-    assert dropped_fields(wanted, without(wanted, taints=())) == {"taints"}
-    plain = {
-        name: msgspec.structs.replace(each, request_policy=None)
-        for name, each in wanted.spec.devices[0].capacity.items()
-    }
-    assert dropped_fields(wanted, without(wanted, capacity=plain)) == {"requestPolicy"}
-    whole = slice_of(NODE, config_of(Mode.EXCLUSIVE, there), there, 16)
-    assert dropped_fields(whole, whole) == set()
-    assert SliceDevice(name="gpu-0") != whole.spec.devices[0]
