@@ -49,7 +49,7 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and in ``lacks`` why the pod cannot use it; "" if it could be one of the pod's GPUs."""
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
