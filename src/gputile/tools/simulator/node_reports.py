@@ -130,7 +130,7 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller, which would replace it if it were deleted."""
+        """Return whether another pod has the same controller: if it is deleted, the controller replaces it."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(each.uid in mine for each in other.metadata.owner_references)

@@ -73,7 +73,7 @@ class PodKind(_TableSection, frozen=True):
 
 
 class KindsTable(_TableSection, frozen=True):
-    """The whole table."""
+    """A file with a table of kinds."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
     kind: Annotated[Literal["PodKinds"], described("What this file is.")]
@@ -91,7 +91,7 @@ class PodKinds:
         return self.kinds.get((manifest.api_version, manifest.kind))
 
     def of_kind(self, kind: str) -> list[str]:
-        """Return the apiVersions that have a kind of this name."""
+        """Return the apiVersions in which the table has a kind of this name."""
         return [version for version, name in self.kinds if name == kind]
 
 

@@ -47,7 +47,7 @@ _TEMPLATES: Final = ("template", "templateRef")
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _EACH: Final = "*"
 # Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a LeaderWorkerSet. Their
-# webhooks then add affinities to the pods that are unknown here.
+# webhooks then add affinities to the pods, and these affinities are unknown here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
 # PodSpec fields that decide the node; they may appear next to a container that is not in a pod spec.
 _PLACING: Final = (
@@ -242,7 +242,7 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PodCount:
-    """The number of pods per template below a mapping, and the fields that it was read from."""
+    """The number of pods per template below a mapping, and the paths of the fields that it was read from."""
 
     pods: int = 1
     said_by: tuple[str, ...] = ()

@@ -124,7 +124,7 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to remove pods from the node where the fewest need to leave; ties are broken by their memory."""
+    """Propose to remove pods from the node where the fewest are enough, of equal nodes those with the least memory."""
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
         leaving = _fewest(subject, request, report.name)
@@ -142,7 +142,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a small set of pods, none of them siblings, without which the request fits a node; None if none does."""
+    """Return a small set of pods, none of them siblings, without which the request fits; None if there is no such set."""
     others = (booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid))
     bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
@@ -185,7 +185,7 @@ def _anew(subject: Subject, pod: Pod) -> Proposal | None:
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
-    """Propose to add an empty node that the pod would fit, one for each suitable mode."""
+    """Propose to add an empty node that the pod would fit, in any suitable mode."""
     shape, pod = request.shape, subject.pod
     if shape.kind is RequestKind.SHARED:
         modes = [Mode.CORE_MEM] if shape.percent else [Mode.CGPU, Mode.SHARE, Mode.MPS]
@@ -245,7 +245,7 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
     """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod demands.
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if the controller
-    sets it. None if no labels are found that the pod accepts, or its GPUs would exceed the limits of an inventory.
+    sets it. None if no labels are found that the pod accepts, or if they demand impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:

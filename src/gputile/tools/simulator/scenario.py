@@ -67,7 +67,7 @@ def load_scenario(
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
 ) -> Scenario:
-    """Read a scenario from files, and make its pods as a cluster with the default configuration admits them.
+    """Read a scenario from files, and make its pods as a cluster with the default configuration would.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -282,7 +282,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` without one for each of the ``others``, which are counted by ``_demand``."""
+    """Return ``pods`` minus one of equal ``_demand`` for each of the ``others``, which are counted by demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)

@@ -100,13 +100,13 @@ def lacks_right(said: str) -> bool:
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether an object is refused because another one is missing that is in the files (``names``, by kind)."""
+    """Return whether the refusal names a missing object that the files contain; ``names`` are theirs, by kind."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(re.search(rf"\b{re.escape(name)}\b", said) for name in found)
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return why the API server refused an object, one line per cause; ``details`` is the field of its Status."""
+    """Return why the API server refused an object, one line per cause; ``details`` are those of its Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None

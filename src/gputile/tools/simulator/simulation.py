@@ -146,7 +146,7 @@ class Simulation:
             self._refused_alike.clear()
 
     def _decide_again(self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Retry refused pods as long as other pods have been placed since, as kube-scheduler's queue does."""
+        """Retry each refused pod after other pods have been placed, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
             still: list[tuple[PodOutcome, int]] = []
             for outcome, asked_at in waiting:
