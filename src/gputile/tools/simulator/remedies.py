@@ -142,7 +142,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a small set of pods, none of them siblings, without which the request fits; None if there is no such set."""
+    """Return a small set of pods, none of them siblings, without which the request fits; None if there is none."""
     others = (booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid))
     bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
