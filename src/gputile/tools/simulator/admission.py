@@ -200,9 +200,9 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the API server calls the webhook for a new pod without regard to its claims.
+    """Return whether the resources or annotations of a new pod make the API server call the webhook.
 
-    It does for a pod that names a GPU resource, with any amount, or has the old affinity annotation.
+    Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
     """
     spec = pod.get("spec", {})
     resources = (each.get("resources", {}) for each in (*spec.get("containers", ()), *spec.get("initContainers", ())))

@@ -73,7 +73,7 @@ class KnownClaims:
             self.claims[key] = claim if manifest.stored else _new(namespace, name, claim.spec)
 
     def release(self, nodes: Collection[str]) -> None:
-        """Deallocate the claims that are allocated on ``nodes``; the pods of these nodes are placed anew."""
+        """Deallocate the claims that are allocated on ``nodes``, whose pods are placed again."""
         for key, claim in self.claims.items():
             if claim_node(claim) in nodes:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())

@@ -40,7 +40,7 @@ from gputile.tools.simulator.manifests import Manifest
 Object = dict[str, Any]
 _SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "runai-scheduler", "volcano")
 _VOLCANO: Final = "batch.volcano.sh"
-_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # they make a gang of the pods of a custom workload
+_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # they start the pods of a custom workload together
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
 # Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for the first container.

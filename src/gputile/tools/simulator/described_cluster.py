@@ -144,7 +144,7 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
-    """The whole description of a cluster."""
+    """The description of a cluster."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
     kind: Annotated[Literal["Cluster"], described("What this file is.")]

@@ -1,8 +1,9 @@
-"""Reads GPUs that gputile does not serve, so that a cluster without gputile can be shown and simulated.
+"""Reads GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
 The GPUs of nodes come from what other systems write: labels of GPU Feature Discovery and Karpenter, GKE's accelerator
 label, HAMi's node annotation, and labels and resources of gpushare and ACK. The GPUs of pods come from annotations of
-HAMi, gpushare and ACK. NVIDIA's device plugin does not publish them, so its pods are assumed to be on free GPUs.
+HAMi, gpushare and ACK. NVIDIA's device plugin does not publish them, so each of its pods is assumed to use the GPUs
+with the fewest pods.
 """
 
 import re
@@ -58,7 +59,7 @@ _GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
 _KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name"))
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
-_MOST_GIB: Final = 1024  # the memory of a GPU as gpushare counts it; a larger number is in MiB
+_MOST_GIB: Final = 1024  # the most memory units of a GPU that are read as GiB; more units are MiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
@@ -149,7 +150,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a node of gpushare or ACK. A small amount of memory is in GiB, a large one in MiB."""
+    """Return the GPUs of a node of gpushare or ACK. Memory is in GiB, or in MiB if the number is large."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -206,7 +207,8 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Return the pod with the allocation by another system, or with an assumed one.
 
-    The result has no allocation if the pod has no GPU. ``holders`` counts the pods on each GPU by UUID, and is updated.
+    If its GPUs are unknown and cannot be assumed, the result has no allocation. ``holders``, the number of assumed
+    pods by GPU UUID, is updated.
     """
     taken = _told_by(pod, inventory)
     if taken:

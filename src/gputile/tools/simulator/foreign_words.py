@@ -136,7 +136,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field with a workload's gang size for another scheduler, and the size; None if it is no gang."""
+    """Return the field that sets a workload's gang size for another scheduler, and the size; None if no gang."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:

@@ -53,10 +53,10 @@ class PodBatch:
 
 
 def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
-    """Return the batches in the order of placement: by priority, then by the position of the last pod.
+    """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
-    With ``gangs``, the gated pods of a gang form one batch. The gang's other pods are batches of their own. At equal
-    priority, these come before the gang's batch, and their pods then count as started.
+    With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod. Pods of the gang
+    without a gate are bound one by one. At equal priority they come before this batch, and then count as started.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}

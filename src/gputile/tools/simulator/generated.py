@@ -62,7 +62,7 @@ def generated_name(prefix: str, seed: str) -> str:
 
 
 def revision(content: bytes) -> str:
-    """Return the substitute for a template's hash in names and labels: ten characters that depend on the content."""
+    """Return the substitute for a template's hash in names and labels: ten characters of a hash of ``content``."""
     return hashlib.sha256(content).hexdigest()[:10]
 
 
@@ -94,7 +94,7 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # in a cluster it ends in the minutes since 1970
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a real suffix is the minutes since 1970
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels

@@ -26,7 +26,7 @@ _BUILT_FIRST: Final = {
     "Chart.yaml": _BUILT_BY_HELM,
     "values.yaml": _BUILT_BY_HELM,
 }
-_OBJECTS_SHOWN: Final = 5  # at most, by a note
+_OBJECTS_SHOWN: Final = 5  # the most objects that a note names
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def stored(self) -> bool:
-        """Whether an API server has stored the object, or a cluster's description has it as a pod on a node."""
+        """Whether an API server has stored the object, or a cluster's description contains it as a bound pod."""
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
@@ -117,7 +117,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Information for the user that is no error, with the origin of the object that it is about, if any."""
+    """Information for the user, not an error, with the origin of the object that it is about, if any."""
 
     text: str
     origin: Origin | None = None
@@ -226,7 +226,7 @@ def read_standard_input() -> bytes:
         ManifestError: the input is closed, cannot be read, or is too large.
     """
     given: TextIO | None = sys.stdin
-    if given is None:  # Python sets None if the descriptor was closed at its start
+    if given is None:  # the descriptor was closed when Python started
         raise ManifestError(f"{STDIN_NAME}: it is closed")
     try:
         data = given.buffer.read(MOST_BYTES + 1)
