@@ -67,7 +67,7 @@ class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU that a pod gets, and the amount; ``percent`` is absent if compute is not divided."""
+    """The share of a GPU that a pod gets; ``percent`` is absent if compute is not divided."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
@@ -96,7 +96,7 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many more copies fit, of ``pods`` pods each; ``stopped_by`` is null if the count reached its maximum."""
+    """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its maximum."""
 
     copies: Annotated[int, described("How many more times the pods fit.")]
     pods: Annotated[int, described("How many pods one copy has.")]

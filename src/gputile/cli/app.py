@@ -1,6 +1,6 @@
 """Lists the commands, and imports each command only when it is used.
 
-So other commands and the help do not spend time on its imports.
+So the help and other commands do not spend time on its imports.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ class _Sections(TyperGroup):
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; without its module while completion needs only names and help."""
+        """Return the command. Do not import its module if only its name and help are needed."""
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         return super().get_command(ctx, cmd_name)

@@ -106,8 +106,9 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration |
 def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
     """Return the configuration of a cluster: ``given``, or the defaults if that is None.
 
-    Its memory unit is the first that is known: that of ``given``; ``described_mib``, from the cluster's description;
-    ``nodes_mib``, from the nodes' agents, only if ``given`` is None; the default. Units are in MiB, None if unknown.
+    Its memory unit is the first known one of: the unit that ``given`` sets; ``described_mib``, from the description of
+    the cluster; ``nodes_mib``, from the nodes' agents, but only if ``given`` is None; the default. Both parameters are
+    in MiB, None if unknown.
     """
     import msgspec
 

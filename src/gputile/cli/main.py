@@ -36,7 +36,7 @@ def kubectl_inspect_cgpu() -> None:
 def _end_on_interrupt() -> None:
     """Let SIGINT end the process at once and without a traceback.
 
-    Process 1 of a container is the exception: the kernel gives it no signal that it does not handle.
+    Process 1 of a container is the exception: the kernel delivers no signal to it that it does not handle.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

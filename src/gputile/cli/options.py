@@ -26,7 +26,7 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 def duration_s(text: str) -> float:
     """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in seconds.
 
-    0 means no limit, and returns ``FOR_EVER_S``. Exits if the text is no duration.
+    0 means no limit; the result is then ``FOR_EVER_S``. Exits if the text is not a duration.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)

@@ -160,7 +160,7 @@ def redraws() -> bool:
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the surface for drawings; in ASCII only if ``plain`` or if the encoding requires it."""
+    """Return the surface to draw on. It is ASCII only if ``plain`` is set or the encoding requires it."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:

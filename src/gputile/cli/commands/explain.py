@@ -109,7 +109,7 @@ def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -
 
 
 def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
-    """Exit with an error; the Events of a ``live`` cluster may tell why the pod was not created."""
+    """Exit because the pod does not exist; give the reason if the Events of a ``live`` cluster have one."""
     from gputile.api.wording import nearest
 
     namespace, _, name = key.partition("/")
@@ -159,7 +159,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs; GPUs with equal cells share a row, such as 0-3,6."""
+    """Return the rows of a node's GPUs; GPUs with equal cells share a row, labelled 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)

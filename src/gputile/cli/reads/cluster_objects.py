@@ -28,7 +28,7 @@ class ClusterObjects:
         """Read the cluster again, with the known configuration; exit if it cannot be read.
 
         Raises:
-            Unreadable: instead of the exit, if files are read, or within ``looking_again``.
+            Unreadable: instead of exiting, if files are read, or within ``looking_again``.
         """
         from gputile.cli.configuration import GivenConfiguration
 

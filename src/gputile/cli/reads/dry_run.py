@@ -1,4 +1,4 @@
-"""Validates manifests by dry-run requests to the API server, with the user's own rights; stores nothing.
+"""Validates manifests by dry runs on the API server, with the user's own rights; stores nothing.
 
 Like ``kubectl apply``, it first reads each object. It creates a missing object, and changes an existing one by
 server-side apply. With ``dryRun=All`` the API server does everything except storing the object.

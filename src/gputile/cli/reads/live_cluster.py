@@ -107,7 +107,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
     """Return the result of ``reading``; if the cluster cannot be read, print the reason and exit.
 
     Raises:
-        Unreadable: instead of the exit, within ``looking_again``.
+        Unreadable: instead of exiting, within ``looking_again``.
     """
     try:
         return asyncio.run(reading)
