@@ -1,10 +1,9 @@
 """Compares claims with extended resources: preparation time, agent memory, pods per second, packing.
 
 Agent and gateway are processes, and serve a kubelet that starts no containers. The real kube-scheduler binds the pods:
-with gputile's entry, with the entry of an extender that decides nothing, and without an extender. These variants
-alternate in short rounds, so that other load on the machine affects all variants of a round alike; the ratios are
-medians over the rounds. If ``GPUTILE_TRACE`` names a trace, it is replayed on nodes of claims, whose GPUs
-kube-scheduler chooses.
+with gputile's extender, with an extender that decides nothing, and without an extender. These variants alternate in
+short rounds, so that other load on the machine affects all variants of a round alike; the ratios are medians over the
+rounds. If ``GPUTILE_TRACE`` names a trace, it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
 """
 
 import asyncio
@@ -139,7 +138,7 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure how fast pods are bound on nodes of claims, for each scheduler entry, and on nodes without claims."""
+    """Measure how fast pods are bound on nodes of claims, by each variant, and on nodes without claims."""
     description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
     with ControlPlane() as plane, ControlPlane() as other, tempfile.TemporaryDirectory() as directory:
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))

@@ -3,7 +3,7 @@
 The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its event loop is
 blocked, a service answers no requests and renews no Lease. The target is for the CPU time of the loop's thread; the
 wall-clock time, which is printed too, includes the time of other programs. Handlers are driven as in the service, with
-an object as the API server. Each function in ``PARTS`` yields the cases of one service.
+an API server in memory. Each function in ``PARTS`` yields the cases of one service.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Compares preemption with the best choice on small clusters, and with kube-scheduler's on a trace.
 
-On small clusters, each choice is compared with others for the same state. On the trace (``GPUTILE_TRACE``), one cluster
-is replayed with gputile and one with kube-scheduler: a pod that does not fit preempts pods of lower priority, which
-then wait to start anew. The priorities are the trace's QoS classes: BE, Burstable, LS and Guaranteed.
+On small clusters, the choices for the same state are compared. On the trace (``GPUTILE_TRACE``), one cluster is
+replayed with gputile and one with kube-scheduler: a pod that does not fit preempts pods of lower priority, which then
+wait to start anew. The priorities are the trace's QoS classes: BE, Burstable, LS and Guaranteed.
 """
 
 import csv
