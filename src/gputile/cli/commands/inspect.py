@@ -108,9 +108,9 @@ def _nowhere(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What is shown: nodes, the memory unit to count in, MiB, and all pods of the cluster.
+    """The nodes to show, the memory unit of the table in MiB, and all pods of the cluster.
 
-    ``missing`` are names that were asked for, and that no node has.
+    ``missing`` are the requested names that match no node.
     """
 
     nodes: "list[NodeSummary]"
@@ -121,7 +121,7 @@ class _Shown:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Which nodes are shown, and of which namespace the pods on them; "" for all of them."""
+    """The filters: name patterns and label selector of the nodes, namespace of the pods; empty ones match all."""
 
     names: "Sequence[str]"
     selector: str

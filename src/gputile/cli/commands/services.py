@@ -37,7 +37,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; exit if there is no configuration."""
+    """Return the access to the API server; exit if there is no usable configuration."""
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
@@ -129,7 +129,7 @@ def agent(options: AgentOptions) -> None:
             json.dumps(leave),
         ]
         command = [sys.executable, *resting, *command]
-    # This process becomes the other: what the command line needed is not kept in memory.
+    # Replace this process, so that the modules of the command line do not stay in memory.
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
@@ -225,7 +225,7 @@ def extender(options: ExtenderOptions) -> None:
 
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
-    """Return the files to serve HTTPS with, None for HTTP on loopback; leave the program where they cannot be used."""
+    """Return the files for HTTPS, or None for HTTP on loopback; exit if the files cannot be used."""
     from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca

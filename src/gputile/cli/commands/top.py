@@ -1,4 +1,4 @@
-"""Runs ``gputile top``, which shows booked beside used for nodes, GPUs and pods, live."""
+"""Runs ``gputile top``, which shows bookings and usage of nodes, GPUs and pods, live."""
 
 import sys
 import time
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gputile.cli.reads.cluster_objects import ClusterObjects
     from gputile.tools.web.top_rows import TopAnswer
 
-_LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
+_LINES_BESIDE = 3  # the number of hidden rows, a note on read errors, and the cursor
 
 
 class TopOrder(StrEnum):
-    """What rows are sorted by; names ascend, all else descends."""
+    """The sort key of the rows: names are ascending, all others descending."""
 
     BOOKED = "booked"
     USED = "used"
@@ -92,7 +92,7 @@ def top(options: TopOptions) -> None:
 
 
 def _looks(options: TopOptions) -> "UsageLooks | None":
-    """Return what reads usage from the agents, None for a cluster in files."""
+    """Return the reader of the agents' usage; None if the cluster is read from files."""
     if options.cluster:
         return None
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -101,7 +101,7 @@ def _looks(options: TopOptions) -> "UsageLooks | None":
 
 
 def _answer(state: "ClusterObjects", options: TopOptions, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
-    """Return the rows; of pods, those of the namespace that is asked for."""
+    """Return all rows; rows of pods only for the requested namespace."""
     import msgspec
 
     from gputile.tools.web.state import page_state
@@ -121,7 +121,7 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
-    """Print the rows, at most ``most`` lines of them; None: all."""
+    """Print the rows in at most ``most`` lines; all of them if that is None."""
     from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
     match of:
