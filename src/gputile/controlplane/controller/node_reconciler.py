@@ -46,7 +46,7 @@ from gputile.kube.errors import Invalid, KubeError, NotFound
 
 @dataclass(frozen=True, slots=True)
 class NodeDiagnosis:
-    """A problem of a node. It is reported ``at_once`` if it cannot pass by itself."""
+    """A problem of a node. It is reported ``at_once`` if it cannot disappear by itself."""
 
     reason: ConditionReason
     message: str
@@ -248,7 +248,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes; ``node`` returns the known state of one, ``active`` whether this replica may write."""
+    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -266,13 +266,13 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[str, float] = {}  # node -> when a diagnosis that may pass was made first
+        self._since: dict[str, float] = {}  # by node: when a problem that may disappear was first seen
 
     async def work(self, name: str) -> None:
         """Reconcile one node.
 
         Raises:
-            KubeError: it could not be written, and has to be retried.
+            KubeError: the node could not be written; the queue tries again.
         """
         node = self._node(name)
         if node is None:

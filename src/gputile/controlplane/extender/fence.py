@@ -62,7 +62,7 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
         try:
             request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
         except RequestError:
-            # It may have been valid by an earlier configuration.
+            # The request may have been valid with an earlier configuration.
             yield pod
             continue
         if request is not None:
