@@ -1,4 +1,4 @@
-"""Keeps what evictions depend on: bound pods with GPUs, their gangs, and their PodDisruptionBudgets.
+"""Stores what evictions depend on: bound pods with GPUs, their gangs, and PodDisruptionBudgets.
 
 Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest violations of budgets,
 so the extender's ``preempt`` also counts the violations by the victims that it adds.
@@ -44,7 +44,7 @@ class EvictablePods:
         self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
 
     def snapshot(self) -> "EvictablePods":
-        """Return an immutable copy."""
+        """Return a copy that later events do not change."""
         copy = EvictablePods(self._holds)
         copy.facts, copy.gangs, copy._guarded = self.facts.copy(), self.gangs.copy(), self._guarded.copy()
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}

@@ -6,9 +6,10 @@ A replica that takes the Lease from another one lists the cluster before it acts
 term. If a replica's own Lease has only lapsed, it does not list again, since no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own extender, and only the
-leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests come,
-and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor (``fence``),
-unless the predecessor has released the Lease. A replica releases it only if none of its Bindings is unconfirmed.
+leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests
+arrive, and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor
+(``fence``), unless the predecessor has released the Lease. A replica releases it only if none of its Bindings is
+unconfirmed.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    """Return the host name. In Kubernetes it is the pod's name, so that a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
@@ -161,7 +162,7 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads; it renews the Lease for ``idle_seconds`` after the latest call."""
+    """Admits calls while this replica leads, and renews the Lease for ``idle_seconds`` after the latest call."""
 
     def __init__(self, election: LeaderElection, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
         self._election = election

@@ -51,7 +51,7 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster. It is used by one event loop. ``changed`` is called when a gang might start.
+    """The state of the cluster, for one event loop. ``changed`` is called after changes that may let a gang start.
 
     Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
 
@@ -83,7 +83,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on. It does not pass on its expected writes: call ``expect`` on the original as well."""
+        """Return a copy to plan on. Writes that are expected on the copy are not expected on the original."""
         twin: ClusterState = copy(self)
         twin.nodes, twin.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         twin.members, twin.waiting, twin.evictable = self.members.copy(), self.waiting.copy(), self.evictable.snapshot()
@@ -337,8 +337,8 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 def _is_on_every_node(pod: Pod) -> bool:
     """Return whether this is a pod of a DaemonSet or a static pod.
 
-    A label would prove nothing, since any tenant may write it. An owner reference does, since Kubernetes deletes pods
-    whose owner does not exist.
+    A label is no proof, since any tenant may write it. An owner reference is one, since Kubernetes deletes pods whose
+    owner does not exist.
     """
     meta = pod.metadata
     daemon = any((owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references)

@@ -63,9 +63,9 @@ class PreemptorVictims:
 class _LeavingGang:
     """A gang that must leave as a whole; ``uids`` are its pods that have not left.
 
-    It may stay if ``needed`` of its pods run. ``leave_for_others`` has the time at which pods were evicted for other
-    preemptors, by UID, if the watch has not confirmed it yet. ``since_ns`` is the last time at which pods of the gang
-    were victims of a preemptor, ``refused_ns`` the time of the last refused eviction.
+    It may stay if ``needed`` of its pods run. ``leave_for_others`` are pods that were evicted for other preemptors, by
+    UID, with the time; the watch has not confirmed it yet. ``since_ns`` is when pods of the gang were last victims of a
+    preemptor, ``refused_ns`` when an eviction was last refused.
     """
 
     name: GangName

@@ -54,7 +54,7 @@ class NodeDiagnosis:
 
 
 def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
-    """Return the problem of a node that its agent does not report, None for none."""
+    """Return a problem of the node that its agent does not report, None if there is none."""
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
@@ -308,7 +308,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis once it has persisted: starting agents and mode changes look the same at first."""
+        """Return a diagnosis only after some time: starting agents and changes of the mode look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -103,7 +103,7 @@ class NodeRequestPlanner:
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
         self._told: dict[tuple[str, EventReason], tuple[str, int]] = {}  # latest message and time (ns)
-        self._refused_at: dict[str, int] = {}  # by UID: when no node type accepted the pod, latest (ns)
+        self._refused_at: dict[str, int] = {}  # by UID: when all node types last refused the pod (ns)
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
@@ -191,7 +191,7 @@ class NodeRequestPlanner:
         """Return the plan, and how many nodes of each type to request beside those that the autoscaler adds itself.
 
         If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods are expected are
-        removed from the idle ones.
+        removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -253,7 +253,7 @@ class NodeRequestPlanner:
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return, by type, the idle nodes for each of which one more placeholder is created.
+        """Return, by type, the idle nodes that need one more placeholder each.
 
         An autoscaler puts placeholders on idle nodes before it adds nodes. It would also remove the idle nodes of a
         gang that still waits for other nodes.

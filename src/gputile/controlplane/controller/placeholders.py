@@ -27,7 +27,7 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-LOOKS, LOOK_SECONDS = 100, 0.05  # how often, and at which interval, it checks whether they are gone
+LOOKS, LOOK_SECONDS = 100, 0.05  # checks whether deleted placeholders are gone: number, interval
 _SECOND: Final = 10**9
 _MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on the pods of a Job
@@ -85,7 +85,7 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: types to create placeholders of, names of Jobs to delete, and events to record."""
+    """The result of a round: the types of new placeholders, the Jobs to delete, and the events to record."""
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Placeholders:
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs by the types of the nodes that they request, oldest first; ``pods`` are of a snapshot."""
+        """Return the Jobs by the type of the node that they request, oldest first; ``pods`` are from a snapshot."""
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND
         self._created = {

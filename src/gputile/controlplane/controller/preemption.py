@@ -98,7 +98,7 @@ class Preemption:
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together; None if it may not preempt or none suffice.
+        """Return GPUs and victims for the pods that start together; None if it finds none or may not preempt.
 
         Nodes whose names are in ``closed`` are left out.
         """
@@ -271,7 +271,7 @@ class Preemption:
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
-        """Evict the victims that still use a stored reservation's GPUs, or give it up."""
+        """Evict the victims that still use the GPUs of a stored reservation, or give the reservation up."""
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -361,8 +361,8 @@ class Preemption:
     ) -> tuple[PreemptionState, str]:
         """Return the state of reservations, and why they are lost.
 
-        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and how long they last
-        at most; those that expire later were written by a clock that was wrong.
+        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and their longest
+        duration; reservations that expire later were written by a wrong clock.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -387,7 +387,7 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def _kept_off(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod (it was cordoned, say), "" if it does or is gone."""
+        """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the pod or is gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""
@@ -418,7 +418,7 @@ class Preemption:
         self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
     def _is_backing_off(self, gang: Gang) -> bool:
-        """Return whether the last search for the same pods was a moment ago; a clock set back ends the back-off."""
+        """Return whether the same pods were searched for recently; the back-off also ends if the clock is set back."""
         uids, until_ns = self._backoffs.get(gang.name, (frozenset(), 0))
         same = uids == frozenset(pod.metadata.uid for pod in gang.unreserved)
         return same and 0 < until_ns - self._state.now_ns <= _BACKOFF_NS

@@ -14,8 +14,8 @@ class WaitingPods:
     """Unbound pods by UID; placeholders are only recognised in ``namespace``.
 
     ``refused`` are GPU pods that kube-scheduler found unschedulable and for which it nominated no node. Pods of gangs
-    are excluded if gangs are planned.
-    ``preemptors`` are unschedulable GPU pods that may preempt, and pods with a reservation for which victims leave.
+    are excluded if gangs are planned. ``preemptors`` are unschedulable GPU pods that may preempt, and pods with a
+    reservation for which victims leave.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:

@@ -28,7 +28,7 @@ from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-_VERSIONS = 4  # of a pod for which a Binding is sent, if other clients keep writing to the pod
+_VERSIONS = 4  # how many versions of a pod a Binding is sent for, while other clients write to the pod
 # How long a pod waits for the first pod of its gang; kube-scheduler's time-out is 5 s.
 FIRST_POD_S = 2.5
 # Shorter than the API server's own limit, and long enough for a busy etcd. Without a response by then, ``_resolve``
@@ -281,9 +281,10 @@ class Binder:
         return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
-        """Expire reservations, resolve lost Bindings, and read pods whose Bindings no watch has confirmed in time.
+        """Expire reservations, and find out the results of Bindings with lost responses or without confirmation.
 
-        Call it every few seconds.
+        A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few
+        seconds.
         """
         self._engine.ledger.apply(TimePassed(self._clock.unix_ns()))
         await self._resolve_all()

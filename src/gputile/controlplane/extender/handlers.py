@@ -35,7 +35,7 @@ from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
-# Filter stores at most so many pods, and bytes of their JSON, for bind, which reads all other pods.
+# Filter stores at most so many pods, and bytes of their JSON, for bind. Bind reads other pods from the API server.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 

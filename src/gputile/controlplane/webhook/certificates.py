@@ -184,7 +184,7 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why no review should be sent here, None if the API server trusts the served certificate.
+        """Return why this replica should get no reviews, None if the API server trusts the served certificate.
 
         A certificate that can no longer be renewed stays usable until it expires.
         """
@@ -223,7 +223,7 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version, "" if there is no Secret, and its certificate, None if it is not usable."""
+        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it is not usable)."""
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
             secret = decode_json(body, _SECRET)

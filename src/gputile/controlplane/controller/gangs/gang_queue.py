@@ -37,8 +37,8 @@ class Gang:
     pods without GPUs do not wait for the extender. ``reserved`` are unbound pods with a usable reservation,
     ``unreserved`` are the other unbound pods. ``ending`` are reserved pods of a started plan whose reservations must be
     extended or corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
-    ``kept_since_ns`` is since when GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` is
-    true if one of these plans may begin.
+    ``kept_since_ns`` is when GPUs were first reserved for plans that have not begun, 0 for none; ``unbegun`` is true if
+    one of these plans may begin.
     """
 
     name: GangName
@@ -206,7 +206,7 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a pod's reserved GPUs are still free for it, for a plausible time that does not end soon."""
+    """Return whether a pod's reservation can be used, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _there(cluster_state, pod, reservation)
 

@@ -43,7 +43,7 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """The result of a round. ``gates`` are the pods whose gates are removed, since they were reserved earlier.
+    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates are removed.
 
     ``evictions`` are for reservations that were written in an earlier round: a list for each preemptor, and for each
     gang that has left in part.

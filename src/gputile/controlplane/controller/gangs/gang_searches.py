@@ -39,7 +39,7 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result is still valid. Room on closed nodes may be used by another gang after a while."""
+        """Return whether the result is still valid. ``room`` that fits expires, since others may have used it."""
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
@@ -109,7 +109,7 @@ class GangSearches:
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods without room in the latest searches; of each gang only as many as must start together.
 
-        Gangs for which ``served`` does not return None are left out.
+        A gang is left out if ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():

@@ -144,7 +144,7 @@ class GangWriter:
             self._cluster_state.pod_gone(pod)
             return
         self._cluster_state.not_written(pod)
-        if not isinstance(error, Conflict):  # a conflict: the watch starts the next round
+        if not isinstance(error, Conflict):  # after a conflict, the watch starts the next round
             self._changed()
 
 
