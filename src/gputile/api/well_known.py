@@ -78,7 +78,7 @@ GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when
 ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: units by container and GPU
 GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; the prefix of all its annotations
 
-# Annotations that other components interpret
+# Annotations with a meaning to others
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the static pod's UID
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, bypassing the kubelet
