@@ -188,7 +188,7 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for the gang: it is complete, has waited, and fits an empty cluster."""
+        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits an empty cluster."""
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use yet.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)

@@ -301,7 +301,7 @@ class GangPatience:
         return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record that GPUs are reserved in vain for a gang since ``since_ns`` (0 if unknown); call it in each round."""
+        """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if that time is unknown."""
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])

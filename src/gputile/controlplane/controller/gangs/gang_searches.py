@@ -39,7 +39,7 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result is still valid. ``room`` that fits expires, since others may have used it."""
+        """Return whether the result is still valid. It expires if ``room`` fits, since others may use that room."""
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
