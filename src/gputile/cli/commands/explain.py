@@ -58,13 +58,13 @@ class ExplainOptions(ClusterSource):
 
 @takes(ExplainOptions)
 def explain(options: ExplainOptions) -> None:
-    """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
+    """Explain where a pod runs, or why it is pending: each node, each GPU, the rule, and what would help.
 
-    It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
+    The decision is computed again with the scheduler's own code. Nothing is changed.
 
-    Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
-    (a pod that does not exist: where its controller could not create it, the reason is given), 1 when the cluster does
-    not answer.
+    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 for input that cannot be used, such as
+    a pod that does not exist (if its controller could not create it, the reason is printed), 1 if the cluster does not
+    answer.
     """
     from gputile.tools.simulator.explanation import explain_pod
 

@@ -56,9 +56,9 @@ class InspectOptions(ClusterSource):
 
 @takes(InspectOptions)
 def inspect(options: InspectOptions) -> None:
-    """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
+    """Show how much of each GPU of each node is allocated, in the memory unit in force.
 
-    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
+    A column PENDING(Allocated) appears if a pod is on a node and its GPU is not known yet.
     """
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer

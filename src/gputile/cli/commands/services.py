@@ -84,7 +84,7 @@ class AgentOptions:
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
+    """Serve the GPUs of this node: report them to the cluster, and give each pod the GPU that is booked for it."""
     from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
     name = options.node_name or os.uname().nodename
@@ -154,9 +154,9 @@ class ControllerOptions:
 
 @takes(ControllerOptions)
 def controller(options: ControllerOptions) -> None:
-    """Taint GPU nodes, tell of nodes whose agent is silent, and start gangs whole or not at all.
+    """Taint GPU nodes, report nodes whose agent is silent, and start gangs whole or not at all.
 
-    One replica acts at a time, by the Lease; the others stand by. Ends on SIGTERM.
+    Only the replica that holds the Lease acts; the others wait for it. Ends on SIGTERM.
     """
     from gputile.controlplane.controller.controller import ControllerSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -198,10 +198,10 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler: which nodes a pod fits, how good they are, which GPUs it gets, and bind it.
+    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets; and bind it.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
-    the Bindings that are under way.
+    the Bindings in progress.
     """
     from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -284,8 +284,8 @@ class WebhookOptions:
 def webhook(options: WebhookOptions) -> None:
     """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
 
-    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are
-    still on their way.
+    Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after the reviews in
+    progress.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 

@@ -42,14 +42,14 @@ _NO_WORKLOADS = (
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
+    """Decide node and GPUs for each pod of some manifests, with the scheduler's own code.
 
-    Draws each GPU with what is on it, and prints for each workload where its pods go, and for pods without a place why
-    not and what would help. With --from-cluster or --validate=server, the API server is asked about each object by dry
-    runs. Nothing is stored in any cluster.
+    Draws each GPU with its pods, and prints where the pods of each workload go; for each pod that was not placed, the
+    reason and what would help. With --from-cluster or --validate=server, the API server validates each object by a dry
+    run. Nothing is stored in any cluster.
 
-    Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
-    that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
+    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits), 2 for input that
+    cannot be used, or that a cluster with gputile refuses, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import told_together

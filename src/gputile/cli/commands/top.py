@@ -68,10 +68,10 @@ class TopOptions(ClusterSource):
 
 @takes(TopOptions)
 def top(options: TopOptions) -> None:
-    """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
+    """Show nodes, GPUs or pods, the most booked first, and refresh when they change.
 
-    Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
-    for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
+    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are read through the API
+    server: you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     state = read_state(options)
