@@ -154,7 +154,7 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Store the node (None if it does not exist); return whether more than its resourceVersion changed."""
+        """Store the node (None if there is none); return whether more than its resourceVersion changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -168,7 +168,7 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Take over the records of the previous agent. Its last responses may not be in the kubelet's checkpoint yet."""
+        """Take over the records of the previous agent. The kubelet may have yet to checkpoint its last responses."""
         self.records, self.started = dict(records), started
         self.admission.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
