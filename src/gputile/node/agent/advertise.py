@@ -197,7 +197,7 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     """
     told, shut = state.advertised, False
     if told.decided.closing and state.node is not None:
-        # If another plugin serves the node, gputile publishes no inventory by which the node could be closed.
+        # If another plugin serves the node, there is no inventory to close, and the node counts as closed.
         published, closed_to_all = state.node.metadata.annotations.get(INVENTORY_ANNOTATION), closed(state.node_config)
         shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
     if not shut:
@@ -216,8 +216,8 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
     """Return the sets of GPUs that need an MPS control daemon.
 
-    These are each usable GPU alone, and the GPUs of each pod with several. ``without`` are GPUs that are unhealthy only
-    because their daemon does not run.
+    These are each usable GPU on its own, and the GPUs of each pod with several GPUs. ``without`` are the GPUs that are
+    unhealthy only because their daemon does not run.
     """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()

@@ -135,7 +135,7 @@ class Agent:
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._publish_status))
         finally:
-            # Runs after the current step: the same thread uses the monitor.
+            # The worker runs this after its current step, which still uses what ``close`` frees.
             self._worker.submit(self.host.monitor.close)
             self._worker.shutdown(wait=False)
             await self.arbiter.stop()

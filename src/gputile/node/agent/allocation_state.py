@@ -127,11 +127,12 @@ class AllocationState:
     """The agent's state of its node.
 
     ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read. ``node_config`` is what the
-    node offers, computed from its ``labels`` at that time, and ``advertised`` is what was sent to the kubelet.
-    ``device_table`` is derived from the rest: ``written`` are the entries of the kubelet's checkpoint when it was last
-    read (``unread``: why it cannot be read now), and ``records`` are the records of the allocation directories, by
-    name; ``started`` are the directories whose containers were allowed to start. ``of_other_plugins`` are the device
-    IDs that other plugins have registered, by resource, as JSON. ``claims`` are the prepared claims, by UID.
+    node offers, ``labels`` are the node's labels from which it was computed, and ``advertised`` is what was sent to the
+    kubelet. ``device_table`` is derived from the following fields. ``written`` are the entries of the kubelet's
+    checkpoint when it was last read; ``unread`` is the reason why it cannot be read now. ``records`` are the records of
+    the allocation directories, by name; ``started`` are the directories whose containers were allowed to start.
+    ``of_other_plugins`` are the device IDs that other plugins have registered, by resource, as JSON. ``claims`` are the
+    prepared claims, by UID.
     """
 
     configuration: Configuration
@@ -270,6 +271,6 @@ class AllocationState:
         return None if gone else found
 
     def by_kubelet_uid(self) -> dict[str, KnownPod]:
-        """Return the pods by the kubelet's UIDs and by their own, which win: users can forge mirror annotations."""
+        """Return the pods by the kubelet's UIDs and their own, which take precedence: users can forge mirrors."""
         pods = self.pods.values()
         return {pod.kubelet_uid: pod for pod in pods} | {pod.uid: pod for pod in pods}

@@ -1,8 +1,7 @@
-"""Compares allocated devices with bookings. If they differ, the booking is corrected.
+"""Compares allocated devices with bookings, and returns the corrections of bookings that differ.
 
-This module changes nothing: it returns a list of corrections with the right annotations. A correction that could not
-be made is returned again the next time. A pod is compared once all its containers have their devices; those of init
-containers are in the device table.
+The reconciler writes the corrections; one that fails is returned again in the next comparison. A pod is compared once
+all its containers have their devices. The device table contains those of init containers too.
 """
 
 from collections.abc import Iterable, Mapping

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
 OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet watches the new agent's devices
-STUCK_AFTER_S = 40.0  # a busy kubelet may take so long to answer
+STUCK_AFTER_S = 40.0  # a busy kubelet may take this long to answer
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
 LISTENING_WITHIN_S = 20.0
@@ -148,7 +148,7 @@ class HandOver:
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
-        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - watch and link tell others
+        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event is set for these
             await asyncio.sleep(LOOK_EVERY_S)
 
 

@@ -4,9 +4,9 @@ For each resource of a container the kubelet calls ``GetPreferredAllocation`` (n
 ``preferred_allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
 A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each request that the agent
-makes meanwhile has a deadline. It waits for the kubelet's list for up to three seconds, since a busy node needs some
-time, or for half a second if the previous request failed. It waits longer for the API server, but only for a pod that
-is otherwise unknown, since the kubelet never changes what it has allocated to a pod.
+makes meanwhile has a deadline. The agent waits for the kubelet's list for up to three seconds, since a busy node needs
+some time, or for half a second if the previous request failed. The agent waits longer for the API server, but only for
+a pod that is otherwise unknown, since the kubelet never changes what it has allocated to a pod.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ def devices_message(devices: Sequence[Device]) -> bytes:
 
 _MARGIN_S = 0.1
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
-SETTLED_AFTER_S = 10.0  # a restarted kubelet readmits its pods one by one, and lists only those
+SETTLED_AFTER_S = 10.0  # a restarted kubelet readmits its pods one by one, and lists only those readmitted so far
 
 
 class GatewayGoneError(Exception):
@@ -135,7 +135,7 @@ class KubeletLink:
             self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
-        """Return the kubelet's list of pods with their devices; None if it does not answer ``within`` these seconds."""
+        """Return the kubelet's list of pods with their devices; None if it does not answer in ``within`` seconds."""
         self._last += 1
         number = self._last
         asked = self._asked[number] = asyncio.get_running_loop().create_future()

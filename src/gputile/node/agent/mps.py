@@ -8,8 +8,8 @@ gets one that serves them all; it takes turns with the daemons of the single GPU
 by its own environment (``allocate``).
 
 If the agent's process dies and is restarted while its container lives on, the daemons and their clients live on too.
-The agent records the process of each daemon, and the next agent finds it there. The record includes the start time of
-the process, since its process ID alone may have been reused.
+The agent records the process of each daemon in a file, by which the next agent finds it. The record includes the start
+time of the process, since its process ID may have been reused.
 
 Containers mount the pipe directory and must be able to write there. So it is on a file system that is mounted
 ``nosuid``: see ``usage_files``. Its mode lets other users pass through it, since a daemon runs its servers as the users
@@ -92,7 +92,7 @@ class DaemonProcess:
             code = await self._child.wait()
             self._file.unlink(missing_ok=True)
             return f"it ended with status {code}"
-        while self.alive:  # noqa: ASYNC110 - nobody else tells when a process ends that is not a child
+        while self.alive:  # noqa: ASYNC110 - the end of a process that is not a child causes no event
             await asyncio.sleep(_ALIVE_EVERY_S)
         self._file.unlink(missing_ok=True)
         return "it ended"

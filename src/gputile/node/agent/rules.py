@@ -39,7 +39,7 @@ class AllocationRules:
         the pod: the kubelet takes these in any order, and the pod holds the GPUs anyway.
 
         Raises:
-            Occupied: it cannot be served yet, but once other pods have released the GPUs.
+            Occupied: it cannot be served until other pods have released the GPUs.
             AllocationConflict: a rule is broken; the text names it.
         """
         node_config, resource = self.node_config, devices.resource

@@ -1,4 +1,4 @@
-"""Defines the options of the agent, and their encoding on its command line, by which the gateway passes them."""
+"""Defines the options of the agent, which the gateway passes to it as JSON."""
 
 from pathlib import Path
 

@@ -86,7 +86,7 @@ def turns_to_begin(
     """Return the turns that begin at ``now``.
 
     ``busy_until`` is when each GPU is expected to be free; None means that it is free. A turn is assumed to last one
-    quantum. A turn that would have to end within less than ``least`` does not begin.
+    quantum. A turn that would have to end in less than ``least`` does not begin.
     """
     gpus = {uuid: _SharedGpu(until is None, now if until is None else until) for uuid, until in busy_until.items()}
     begun: list[Begin] = []

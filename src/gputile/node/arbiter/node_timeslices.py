@@ -14,7 +14,7 @@ from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
 from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
-KEPT_QUANTA: Final = 4  # a set that has waited this long gets its GPUs kept free, for at most the same time
+KEPT_QUANTA: Final = 4  # after waiting this many quanta, a set has its GPUs kept free for at most as many
 RECHECK_AFTER: Final = 1 * MS  # interval for GPUs that are kept idle
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
@@ -25,7 +25,7 @@ GpuMessages = list[tuple[str, TimesliceMessage]]
 class JointSet:
     """The GPUs that a container uses together, and the state of its current round.
 
-    A round lasts from its first turn on any of these GPUs until it has a turn on none.
+    A round lasts from the container's first turn on any of these GPUs until it has no turn on any of them.
     """
 
     gpus: tuple[str, ...]

@@ -116,7 +116,7 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse; None if it does not answer ``within`` these seconds."""
+    """Return the kubelet's ListPodResourcesResponse; None if it does not answer in ``within`` seconds."""
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     problem = "no answer"
     try:

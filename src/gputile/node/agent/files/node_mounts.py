@@ -89,7 +89,7 @@ def mount_points() -> frozenset[str]:
 
 PLACE_BYTES: Final = 2 * USAGE_BYTES  # room for two files: that of an ended container may still be mounted
 _PLACE_INODES: Final = 4  # the directory, the two files, and a temporary file that replaces one of them
-_INODES_A_MIB: Final = 64  # of a file system that containers share; a file, or 1 KiB of attributes, counts as one
+_INODES_A_MIB: Final = 64  # of a shared file system; a file, or 1 KiB of attributes, takes one inode
 SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
 _OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)  # names that an agent creates there if nothing is mounted
 
