@@ -1,1 +1,1 @@
-"""Contains the components that run on a GPU node: agent, gateway to the kubelet, time arbiter, isolation, NVML."""
+"""Contains the components of a GPU node: agent, gateway to the kubelet, arbiter, isolation, NVML."""

@@ -1,1 +1,1 @@
-"""Reports the GPUs of its node, and decides which of them each container may use. Runs on each GPU node."""
+"""Runs on each GPU node: reports the node's GPUs, and decides what each container may use of them."""

@@ -1,4 +1,4 @@
-"""Connects the agent to the kubelet through the gateway: serves its calls, advertises devices, lists its pods."""
+"""Connects the agent to the kubelet through the gateway: calls, device lists and the list of pods."""
 
 import asyncio
 import logging

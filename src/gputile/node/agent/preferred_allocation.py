@@ -1,4 +1,4 @@
-"""Prefers for a container the GPUs that its pod already has, then the booked ones, then GPUs with room.
+"""Chooses preferred GPUs: those that the pod already has, then the booked ones, then GPUs with room.
 
 The booking can be out of date: the GPU may have failed, or the kubelet may have allocated it to another pod. A static
 pod, or a pod whose ``nodeName`` was set by hand, has no booking at all. It then gets the fullest GPUs that have room

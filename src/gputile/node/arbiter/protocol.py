@@ -1,4 +1,4 @@
-"""Defines the 32-byte messages between the arbiter and the library, see docs/reference/arbiter-protocol.md."""
+"""Defines the 32-byte messages of arbiter and library, see docs/reference/arbiter-protocol.md."""
 
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""Simulates GPUs with gputile's own libcuda.so.1, whose processes share a file with the state of the machine.
+"""Simulates GPUs with gputile's own libcuda.so.1; its processes share the machine's state in a file.
 
 Memory is counted over all processes, and freed when a process dies; the kernels on a GPU run one after the other.
 native/simulated has the details.

@@ -1,4 +1,4 @@
-"""Lists and checks the mounts of isolated containers: the library, its preload file and the usage file.
+"""Lists and checks the mounts of isolated containers: the library, its preload file, the usage file.
 
 The kubelet keeps the Allocate response for the life of the pod and starts its containers with it, even if the node has
 changed meanwhile. So before each start the agent checks that the response contains the library, and that the files in

@@ -1,9 +1,10 @@
-"""Manages the files in which containers count their GPU memory: the only files of the node that they can write.
+"""Manages the files in which containers count their GPU memory.
 
-Root in a container may change the mode of such a file, and could leave a program there that runs as root for every user
-of the node. So the files are on a file system that is mounted ``nosuid`` (mount(8)), in directories that other users of
-the node cannot enter. They are in memory and have their full size from the start. Extending one uses space of that file
-system and the container's own memory (cgroup-v2, "Memory Ownership"), but not the node's disk.
+They are the only files of the node that containers can write. Root in a container may change the mode of such a file,
+and could leave a program there that runs as root for every user of the node. So the files are on a file system that is
+mounted ``nosuid`` (mount(8)), in directories that other users of the node cannot enter. They are in memory and have
+their full size from the start. Extending one uses space of that file system and the container's own memory (cgroup-v2,
+"Memory Ownership"), but not the node's disk.
 
 If the node has a separate file system for each file (a place, see ``node_mounts``), each file is in its own place, and
 the directory has a symbolic link to it.
