@@ -205,7 +205,7 @@ def _print_version(asked: bool) -> None:
 
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Share the GPUs of a Kubernetes cluster."""

@@ -131,11 +131,13 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
     import msgspec
 
     from gputile.api.config.v1alpha1 import AdmissionConfiguration
+    from gputile.api.wording import memory_text
 
     found = msgspec.structs.replace(configuration, admission=AdmissionConfiguration(gangs=True))
     note(
-        f"the cluster's configuration is not known ({why}). Assumed: gangs, gpuMemoryUnit {found.gpu_memory_unit}, "
-        f"maxPodsPerGpu {found.max_pods_per_gpu}, placement {found.placement}, trust by {found.trust.by}"
+        f"the cluster's configuration is not known ({why}). Assumed: gangs, "
+        f"gpuMemoryUnit {memory_text(found.unit_mib)}, maxPodsPerGpu {found.max_pods_per_gpu}, "
+        f"placement {found.placement}, trust by {found.trust.by}"
     )
     return found
 

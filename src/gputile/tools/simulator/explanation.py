@@ -20,7 +20,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.claims import unjudged
-from gputile.tools.simulator.fields import MistypedResources
+from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.node_reports import (
     NodeReport,
     Subject,
@@ -103,7 +103,8 @@ def _pending(subject: Subject) -> PodExplanation:
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
         containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
         asked = (name for container in containers for name in container.resources.limits)
-        text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
+        mistyped = [*MistypedResources(subject.nodes).among(asked), mistyped_mode(subject.pod)]
+        text += [f"{said[:1].upper()}{said[1:]}" for said in mistyped if said]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
     preempts = None if fitting or waiting is not None else _preempts(subject)
     if preempts is not None:

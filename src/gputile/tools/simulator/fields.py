@@ -9,10 +9,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from gputile.api.core import Node
+from gputile.api.core import Node, Pod
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX
+from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX, MODE_LABEL, Mode
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
@@ -202,6 +202,18 @@ class MistypedResources:
         longer = min((each for each in self._offered if each.startswith(f"{name}.")), default="")
         named = longer or _OTHERS.get(name)
         return f"; did you mean {named}?" if named else nearest(name, self._offered, _LIKE)
+
+
+def mistyped_mode(pod: Pod) -> str:
+    """Return a sentence about a misspelt mode that the pod demands of its node; "" if there is none."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
+    rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
+    demanded = [*pod.spec.node_selector.items(), *((rule.key, value) for rule in rules for value in rule.values)]
+    for key, mode in demanded:
+        if key == MODE_LABEL and mode not in set(Mode) and (meant := nearest(mode, Mode)):
+            return f"no node is in mode {shown(mode)} ({MODE_LABEL}){meant}"
+    return ""
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:

@@ -261,7 +261,7 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
         return None
     model = next(iter(sorted(request.shape.models)), "")
     gpus = tuple(Gpu(index, f"{_COMING}-{index}", size, model) for index in range(count))
-    labels = {MODE_LABEL: mode.value, _HOST_LABEL: _COMING} | demanded
+    labels = {_HOST_LABEL: _COMING} | demanded | {MODE_LABEL: mode.value}
     offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in {**needs, **offered}.items()

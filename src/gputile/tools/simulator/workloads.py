@@ -39,6 +39,7 @@ from gputile.tools.simulator.fields import (
     UnknownFields,
     broken_amounts,
     broken_fields,
+    mistyped_mode,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
 from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
@@ -312,7 +313,7 @@ class _Expander:
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{prefix}spec.nodeName", rule)
-        if meant := self._other_unit(admitted):
+        for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
             self.expansion.notes.append(Note(f"{path}: {meant}" if path else meant, origin))
         return admitted
 
