@@ -48,7 +48,7 @@ class Preemptor:
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """GPUs of a node, and the UIDs of the pods that lose them: ``evicted`` pods are bound, ``withdrawn`` ones pending."""
+    """GPUs of a node, and the UIDs of the pods that lose them: bound (``evicted``) or pending ones (``withdrawn``)."""
 
     node: str
     gpus: tuple[Gpu, ...]
