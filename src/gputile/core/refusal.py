@@ -120,8 +120,8 @@ Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
 class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
     """A broken rule and its text for people; a text with extremely long names is cut.
 
-    ``node`` and ``gpu`` (the index of its GPU) are those concerned; ``about`` is the pod, resource, taint or reserved
-    GPU concerned. ``wanted`` and ``there`` are the amounts that the rule compares: the requested and the existing one.
+    ``node`` and ``gpu`` (the index of its GPU) are where the rule is broken; ``about`` is the pod, resource, taint or
+    reserved GPU concerned. ``wanted`` and ``there`` are the requested and the existing amount that the rule compares.
     """
 
     rule: Rule_co

@@ -64,7 +64,7 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Return the pod with the memory unit in force, and with the default ``isolation`` if it sets none.
+    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with both.
 
     So a later change of the unit does not change what the pod requests (U5, U9).
     """
@@ -106,7 +106,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
 
 
 def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
-    """Return whether the pod's labels name a valid gang; the size of a PodGroup is not checked here."""
+    """Return whether the labels put a pod into a gang, and report missing or invalid labels."""
     labels = pod.metadata.labels
     if labels.get(POD_GROUP_LABEL):
         return True

@@ -75,7 +75,7 @@ _LONGEST = 20
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation; ``most_weight`` is the highest weight in the namespace."""
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest weight."""
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

@@ -27,8 +27,8 @@ from gputile.api.well_known import (
 from gputile.core.admission.pod_view import PodView
 from gputile.core.refusal import AdmissionRule, Refusal
 
-# Variables that NVIDIA's container toolkit reads (for the GPUs and control devices of a container), that CUDA's MPS
-# clients read (for the daemon and the memory limit), and that gputile's limits read.
+# Variables of NVIDIA's container toolkit (the GPUs and control devices of a container), and of CUDA's MPS clients (the
+# daemon and the memory limit). Variables with the prefix belong to gputile's own limits.
 ENVIRONMENT: Final = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_MIG_CONFIG_DEVICES",

@@ -97,7 +97,7 @@ def rewrite(pod: Pod) -> Rewriting:
 
 
 def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
-    """Move an affinity from the annotation that Kubernetes 1.5 and earlier read into the spec (L4)."""
+    """Move an affinity from the annotation of Kubernetes 1.5 and earlier into the spec (L4)."""
     text = pod.metadata.annotations.get(LEGACY_AFFINITY_ANNOTATION)
     if text is None:
         return None

@@ -12,7 +12,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Common settings; fields that no rule reads are skipped. No object refers back to another (see ``api.core``)."""
+    """Common settings: fields that no rule reads are skipped, and objects form no cycles (see ``api.core``)."""
 
 
 class EnvVar(_PodPart):

@@ -65,7 +65,7 @@ def gang_size(gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[st
 
 
 def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate besides that of its gang, which only its owner may remove."""
+    """Return whether a pod has a scheduling gate other than its gang's; only the owner may remove such a gate."""
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 

@@ -1,4 +1,4 @@
-"""Describes the types of GPU nodes that an autoscaler can add, and why an empty one takes no pod."""
+"""Describes the types of GPU nodes that an autoscaler can add, and which requests they serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

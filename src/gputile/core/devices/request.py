@@ -213,7 +213,7 @@ def _container_request(
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
-        if low % MOST_PERCENT or not low:  # otherwise, one GPU has no more
+        if low % MOST_PERCENT or not low:  # otherwise, more would exceed one GPU
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
         raise RequestError(f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask {remedy}")

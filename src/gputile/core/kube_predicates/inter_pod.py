@@ -128,7 +128,7 @@ class _Domains(Counter[tuple[str, str]]):
     """The number of pods in each topology domain, which is a key and a value of node labels."""
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in the domain of its node, which has ``labels``, for ``key``; without that label it has none."""
+        """Count a pod in the domain for ``key`` of a node with ``labels``; without that label, count nothing."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign

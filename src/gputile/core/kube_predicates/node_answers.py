@@ -108,7 +108,7 @@ class SpareAmounts:
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return the first of ``needs`` that each node lacks; the limit on pods is checked before."""
+        """Return the first of ``needs`` that each node lacks; the number of pods is checked before them."""
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):

@@ -131,7 +131,7 @@ def node_allocatable(node: Node) -> Amounts:
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
 ) -> Iterator[Refusal[PredicateRule]]:
-    """Yield a refusal for each resource that the node lacks for a pod; the limit on pods comes first."""
+    """Yield a refusal for each resource that the node lacks for a pod; the number of pods comes first."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         yield TOO_MANY_PODS
     for name, amount in needs.items():

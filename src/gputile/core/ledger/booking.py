@@ -1,4 +1,4 @@
-"""Reads the booking of a pod: which GPUs of its node it holds."""
+"""Builds the booking of a bound pod: the GPUs of its node that it holds."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     reservations in the plan. A ``reserved`` booking is a reservation: no Binding of the pod has been sent, and the GPUs
     are reserved until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the pod of a plan that is bound first.
     ``version`` is the newest resourceVersion of the pod that is known to have the reservation, or the version that was
-    read. ``preemption`` marks a reservation for a pod of higher priority, whose victims have to leave.
+    read. ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
     """
 
     uid: str
@@ -84,7 +84,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         """Return the MiB and the percent of compute that ``share`` takes of a GPU with ``total_mib``.
 
         A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets it. If ``replicas``
-        pods use the GPU in turns, each takes the same part.
+        pods use the GPU in turns, each takes an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas

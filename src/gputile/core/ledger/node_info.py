@@ -55,7 +55,7 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        It does if gputile books particular GPUs: not if the node has none, or time-sliced or another plugin's GPUs.
+        It does if gputile books particular GPUs of it, but not if its GPUs are time-sliced or another plugin's.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 

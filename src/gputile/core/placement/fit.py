@@ -1,4 +1,4 @@
-"""Decides whether a request fits a node and which GPUs it gets there, and explains why it does not fit.
+"""Decides whether a request fits a node and which GPUs it gets, and explains why it does not fit.
 
 The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the default, fills one GPU
 before the next; ``spread`` uses the least used GPU, so that a failing GPU affects fewer pods; ``packing`` uses the GPU

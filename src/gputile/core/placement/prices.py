@@ -1,7 +1,7 @@
 """Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
 
-A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand. For every
-GPU's worth of demand, each share s is requested D_s times, and D_1 whole GPUs are. Cutting as few GPUs as possible is
+A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand. Let each GPU's
+worth of demand have D_s requests for share s and D_1 for whole GPUs. Then, to cut as few GPUs as possible,
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
 

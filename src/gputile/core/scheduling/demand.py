@@ -112,7 +112,7 @@ class DemandTracker:
         estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
 
     def due(self) -> bool:
-        """Return whether enough pods came since the last time this was true, so that prices are computed again."""
+        """Return whether enough pods came since the last time that prices were due."""
         if self._count < self._due:
             return False
         self._due = self._count + min(int(self._due * (GROWTH - 1)) + 1, MOST_BETWEEN)

@@ -27,7 +27,7 @@ from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
-_MOST_KEYS = 64  # with more keys, pods with any different label are of different kinds
+_MOST_KEYS = 64  # if there are more keys, pods with any different labels count as different kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def _label_keys(pod: Pod) -> Iterator[str]:
 
 _TRIES = 256  # placements that a search may try in addition to one for each pod
 _MORE_TRIES = 1024  # approximate number of placements for further searches, if pods have pod affinity
-_TRIES_OF_A_START = 128  # the least that one of these searches counts as, since each judges all nodes
-_MOST_KINDS = 64  # the capacity for these is computed before a search; all pods of further kinds count as fitting
+_TRIES_OF_A_START = 128  # each of these searches counts as at least so many placements, since it judges all nodes
+_MOST_KINDS = 64  # kinds whose capacity is computed before a search; pods of further kinds count as fitting
 _MOST_COUNTED = 256  # at most this many pods of a gang that cannot fit are placed, to report how many would fit
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
@@ -129,8 +129,8 @@ def plan_gang(
     """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why fewer fit.
 
     Nodes whose names are in ``closed`` are not used. Existing reservations of the members are ignored. ``now_ns`` is
-    Unix time in nanoseconds. The call changes ledger and predicates and restores them, so it needs a snapshot of a
-    live ledger.
+    Unix time in nanoseconds. Ledger and predicates are changed during the call, and then restored: for a live ledger,
+    pass a snapshot.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):

@@ -118,8 +118,8 @@ def is_enough(
 ) -> bool:
     """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have left.
 
-    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their nodes; after that,
-    they must also pass kube-scheduler's checks there.
+    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their nodes: they must
+    then also pass kube-scheduler's checks there.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:

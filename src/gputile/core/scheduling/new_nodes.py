@@ -48,7 +48,7 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return the nodes to add so that ``pods`` fit, GPU by GPU; earlier types are preferred.
+    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are preferred.
 
     ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go there first.
     """

@@ -159,8 +159,8 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits, and why not the others.
 
-        The nodes that come closest to fitting get full reasons, the others the class of their reason: kube-scheduler
-        writes all distinct reasons into the pod's status, and thousands would not fit.
+        The nodes that come closest to fitting get full reasons, the others only short ones: kube-scheduler writes all
+        distinct reasons into the pod's status, and thousands would not fit.
         """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known
@@ -189,8 +189,8 @@ class PlacementEngine:
 
         Only the best node has rank 10; among nodes of equal score it is the first one in the ledger. kube-scheduler
         chooses at random among equal ranks, which would scatter pods over equal nodes. The other nodes with the best
-        score have rank 9, and each lower score, however close, has one rank less. From the tenth score on, the rank is
-        0, as for nodes that do not fit. ``alternatives`` are other forms of the request, for nodes of other modes.
+        score have rank 9, and each next lower score, however close, has one rank less. From the tenth score on, the
+        rank is 0, as for nodes that do not fit. ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:
             return []

@@ -1,12 +1,12 @@
-"""Chooses the pods to evict for a pod of higher priority, greedily, and spares those that are not needed.
+"""Chooses pods to evict for a pod of higher priority, greedily, and spares those that are not needed.
 
 kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in sum but no single
 GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of what is missing, and of these the
 cheapest. Then each victim that the others make unnecessary is spared. Only pods up to the lowest sufficient priority
 are considered, so that the most important victim is as unimportant as possible (``Loss`` has the rest of the order).
 
-A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: that many pods, no
-matter which, may leave without the gang. No PodDisruptionBudget is violated.
+A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: then surplus pods, no
+matter which, may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
@@ -96,7 +96,7 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of what is missing ``freed`` provides: the sum of a fraction, up to 1, for each amount."""
+        """Return how much of what is missing ``freed`` provides: a fraction of up to 1 for each amount, summed."""
         return sum(min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0)
 
 
@@ -336,7 +336,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if all are too few."""
+    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if even all do not."""
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts
