@@ -119,7 +119,7 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether other pods cannot use up the GPU memory of a pod; False if gputile does not know."""
+        """Whether each pod's GPU memory is protected from other pods; False if gputile does not know."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 

@@ -1,4 +1,4 @@
-"""Computes the cluster's free GPU memory, by size of its pieces, and how much of it pods cannot use."""
+"""Computes the cluster's free GPU memory, its pieces by size, and how much of it pods cannot use."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -101,7 +101,7 @@ class GpuAmounts(NamedTuple):
 
 
 class _Departures:
-    """The groups that leave a node so far, and the evictions that they use of budgets."""
+    """The groups that leave a node so far, and how many evictions of each budget they use."""
 
     def __init__(self) -> None:
         self.groups: dict[VictimGroup, None] = {}
@@ -325,7 +325,7 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Spare the groups that ``wanted`` free GPUs do not need, the most expensive first; return the free GPUs."""
+    """Spare groups that are not needed for ``wanted`` free GPUs, the most expensive first; return the free GPUs."""
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
