@@ -215,8 +215,6 @@ class NodeRequestPlanner:
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
-        found = new_nodes(pods, self._types, starting, self._configuration, barred)
-        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
         expected = {
             name: as_described(state.nodes[name], kind)
             for kind in self._types
@@ -224,8 +222,25 @@ class NodeRequestPlanner:
         }
         seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
         places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
-        homeless = [each for each in seen if each.pod.metadata.uid in found.types.keys() - places.keys()]
-        lacking = found.counts - nodes_added_unasked(homeless, self._types, self._configuration, barred)
+        homeless = [each for each in seen if each.pod.metadata.uid not in places]
+
+        def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
+            found = new_nodes(part, self._types, starting, self._configuration, barred)
+            unasked = [each for each in homeless if each.pod.metadata.uid in found.types]
+            return found, found.counts - nodes_added_unasked(unasked, self._types, self._configuration, barred)
+
+        found, lacking = plan(pods)
+        # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never will.
+        expected_of_it = [each for each in homeless if each.pod.metadata.uid in found.on_new]
+        late = {_likeness(each) for each in expected_of_it if self._waits(each.pod) >= self._wait_seconds}
+        others = [each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late]
+        if others and len(others) < len(pods):
+            alone, lacking_alone = plan(others)
+            lacking |= lacking_alone
+            found.types.update(alone.types)
+            found.on_new.difference_update(each.pod.metadata.uid for each in others)
+            found.on_new.update(alone.on_new)
+        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
         wanted = Counter[str]()
         for name in new.values():
             if wanted[name] < lacking[name] and wanted.total() < self._configuration.autoscaling.most_nodes:
@@ -305,3 +320,8 @@ class NodeRequestPlanner:
         if told != text or self._state.now_ns - at_ns >= _TOLD_AGAIN_NS:
             self._told[uid, reason] = text, self._state.now_ns
             result.events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
+
+
+def _likeness(each: GangCandidate) -> Hashable:
+    """Return what pods have in common for which an autoscaler adds nodes alike."""
+    return each.pod.metadata.namespace, each.request
