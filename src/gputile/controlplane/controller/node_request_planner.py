@@ -8,7 +8,8 @@ requests exceed the free sums of every node. Placeholders request nodes for the 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -49,18 +50,33 @@ _BEYOND_MOST: Final = (
 )
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """Requests for nodes of a type without a break.
+
+    ``newest_ns`` is the latest creation of a node, ``joined`` how many nodes have joined, ``wanted`` how many pods have
+    wanted one, and ``uids`` which of these exist.
+    """
+
+    since_ns: int
+    newest_ns: int
+    joined: int = 0
+    wanted: int = 0
+    uids: set[str] = field(default_factory=set)
+
+
 class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in nanoseconds.
 
-    An attempt lasts as long as nodes of a type are requested without interruption, for any pods. The second attempt may
-    follow at once. After it, the pod backs off for ``wait_ns``, which doubles with each further attempt, to an hour at
-    most. An attempt in which no node joined for ``wait_ns`` counts as two, so that the next type is tried.
+    An attempt lasts as long as nodes of a type are requested without interruption, for any pods, and no more nodes have
+    joined than pods have wanted one. The second attempt may follow at once. After it, the pod backs off for
+    ``wait_ns``, which doubles with each further attempt, to an hour at most. An attempt in which no node joined for
+    ``wait_ns`` counts as two, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
-        # By type: the start of the attempt, when the latest node had joined by then, and the UIDs of all its pods.
-        self._attempts: dict[str, tuple[int, int, set[str]]] = {}
+        self._attempts: dict[str, _Attempt] = {}  # by type
         self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: number of attempts, latest end
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
@@ -68,21 +84,25 @@ class NodeBackoff:
         pause_ns = min(self._wait_ns << min(times - 2, 10), max(self._wait_ns, _LONGEST_PAUSE_NS)) if times > 1 else 0
         return 0 <= now_ns - at_ns < pause_ns
 
-    def go_on(self, type_name: str, uids: Collection[str], joined_ns: int, now_ns: int) -> bool:
+    def go_on(self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int) -> bool:
         """Record which pods want new nodes of a type now; return whether such nodes may be requested.
 
-        ``joined_ns`` is when the latest node of the type joined.
+        ``created_ns`` are the creations of all nodes of the type.
         """
         if not uids and type_name not in self._attempts:
             return False
-        since_ns, before_ns, wanted_by = self._attempts.setdefault(type_name, (now_ns, joined_ns, set()))
-        wanted_by.update(uids)
-        late = bool(uids) and now_ns - max(since_ns, joined_ns) >= self._wait_ns
-        if uids and not late:
+        newest_ns = max(created_ns, default=0)
+        attempt = self._attempts.setdefault(type_name, _Attempt(now_ns, newest_ns))
+        attempt.joined += sum(each > attempt.newest_ns for each in created_ns)
+        attempt.newest_ns = max(attempt.newest_ns, newest_ns)
+        attempt.wanted += len(uids - attempt.uids)
+        attempt.uids |= uids
+        late = bool(uids) and now_ns - max(attempt.since_ns, attempt.newest_ns) >= self._wait_ns
+        if uids and not late and attempt.joined < attempt.wanted:
             return True
         del self._attempts[type_name]
-        if late or joined_ns > before_ns:
-            for key in ((uid, type_name) for uid in wanted_by):
+        if late or attempt.joined:
+            for key in ((uid, type_name) for uid in attempt.uids):
                 times, _ = self._ended.get(key, (0, 0))
                 self._ended[key] = times + (2 if late else 1), now_ns
         return False
@@ -90,6 +110,8 @@ class NodeBackoff:
     def keep(self, exists: Callable[[str], bool]) -> None:
         """Forget pods that are gone."""
         self._ended = {key: ended for key, ended in self._ended.items() if exists(key[0])}
+        for attempt in self._attempts.values():
+            attempt.uids = set(filter(exists, attempt.uids))
 
 
 class NodeRequestPlanner:
@@ -195,8 +217,6 @@ class NodeRequestPlanner:
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
-        found = new_nodes(pods, self._types, starting, self._configuration, barred)
-        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
         expected = {
             name: as_described(state.nodes[name], kind)
             for kind in self._types
@@ -204,8 +224,25 @@ class NodeRequestPlanner:
         }
         seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
         places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
-        homeless = [each for each in seen if each.pod.metadata.uid in found.types.keys() - places.keys()]
-        lacking = found.counts - nodes_added_unasked(homeless, self._types, self._configuration, barred)
+        homeless = [each for each in seen if each.pod.metadata.uid not in places]
+
+        def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
+            found = new_nodes(part, self._types, starting, self._configuration, barred)
+            unasked = [each for each in homeless if each.pod.metadata.uid in found.types]
+            return found, found.counts - nodes_added_unasked(unasked, self._types, self._configuration, barred)
+
+        found, lacking = plan(pods)
+        # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never will.
+        expected_of_it = [each for each in homeless if each.pod.metadata.uid in found.on_new]
+        late = {_likeness(each) for each in expected_of_it if self._waits(each.pod) >= self._wait_seconds}
+        others = [each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late]
+        if others and len(others) < len(pods):
+            alone, lacking_alone = plan(others)
+            lacking |= lacking_alone
+            found.types.update(alone.types)
+            found.on_new.difference_update(each.pod.metadata.uid for each in others)
+            found.on_new.update(alone.on_new)
+        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
         wanted = Counter[str]()
         for name in new.values():
             if wanted[name] < lacking[name] and wanted.total() < self._configuration.autoscaling.most_nodes:
@@ -214,7 +251,7 @@ class NodeRequestPlanner:
         for name, of_type in nodes.items():
             of_type.idle -= in_use
             uids = {uid for uid, chosen in new.items() if chosen == name and wanted[name]}
-            if not self._backoff.go_on(name, uids, of_type.newest_ns, state.now_ns) and uids:
+            if not self._backoff.go_on(name, uids, of_type.created_ns, state.now_ns) and uids:
                 return self._wanted(pods, nodes)  # other types are tried
         return found, wanted
 
@@ -285,3 +322,8 @@ class NodeRequestPlanner:
         if told != text or self._state.now_ns - at_ns >= _TOLD_AGAIN_NS:
             self._told[uid, reason] = text, self._state.now_ns
             result.events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
+
+
+def _likeness(each: GangCandidate) -> Hashable:
+    """Return what pods have in common for which an autoscaler adds nodes alike."""
+    return each.pod.metadata.namespace, each.request

@@ -22,14 +22,14 @@ class TypeNodes:
     ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs are healthy and
     open to pods. ``idle`` are the nodes on which an autoscaler would put a placeholder: they run only pods of
     DaemonSets and of kube-system, and are starting or offer all resources of the type. Karpenter regards the nodes in
-    ``starting_for_karpenter`` as starting, whatever their age. ``newest_ns`` is when the newest node was created.
+    ``starting_for_karpenter`` as starting, whatever their age. ``created_ns`` are the creation times of all nodes.
     """
 
     starting: int = 0
     idle: set[str] = field(default_factory=set)
     starting_for_karpenter: set[str] = field(default_factory=set)
     usable: list[str] = field(default_factory=list)
-    newest_ns: int = 0
+    created_ns: list[int] = field(default_factory=list)
 
 
 def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> dict[str, TypeNodes]:
@@ -41,7 +41,7 @@ def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) 
             continue
         nodes = found[kind.name]
         created_ns = int(unix_seconds(node.metadata.creation_timestamp) * _SECOND)
-        nodes.newest_ns = max(nodes.newest_ns, created_ns)
+        nodes.created_ns.append(created_ns)
         usable = _is_usable(state, node, kind)
         unused = all(booking.reserved for booking in state.ledger.on_node(name))
         starting = unused and not usable and state.now_ns - created_ns < wait_ns

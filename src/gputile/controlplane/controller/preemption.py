@@ -38,6 +38,7 @@ from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
+from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import takes_now
 from gputile.core.scheduling.reservation_rules import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
@@ -226,11 +227,7 @@ class Preemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            # kube-scheduler has chosen the victims: no other pod is evicted, even if the victims are not deleted yet.
-            found = self._search(gang, self._state.nodes.keys() - {node})
-            if found is None or found.evicted or found.withdrawn:
-                return None
-            return found if found.places[pod.metadata.uid].allocation is not None else None
+            return self._left_by_others(gang, request, node)
         self._back_off(gang)
         search = request, msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
         if search in hopeless:
@@ -241,6 +238,22 @@ class Preemption:
             hopeless.add(search)
             return None
         return found
+
+    def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
+        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if too few.
+
+        kube-scheduler has chosen the victims, also for CPU and memory: nobody else is evicted, even if they are not
+        deleted yet.
+        """
+        engine, now_ns, info = self._state.placement.engine, self._state.now_ns, self._state.ledger.info_of(node)
+        decision = engine.decide(request, node, now_ns)
+        if not isinstance(decision, Decision):
+            rules = self.evictions.rules(gang.name)
+            choice = VictimSearch(engine, self._preemptor(gang, request), rules).on_node(node)
+            if choice is None or choice.evicted or choice.withdrawn or info is None:
+                return None
+            decision = engine.decision(request, info, choice.gpus, now_ns)
+        return GangVictims({gang.pod.metadata.uid: decision}, ()) if decision.allocation is not None else None
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
         """Return whether the node accepts the pod, and pods of lower priority leave the chosen GPUs."""

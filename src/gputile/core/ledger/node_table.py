@@ -103,7 +103,10 @@ class NodeTable:
             arrays.percent[row, column] += sign * percent
             arrays.pods[row, column] += sign
             if arrays.grouped[row]:
-                groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
+                if sign > 0:
+                    groups = {group_number(booking.trust_group), int(arrays.group[row, column])} - {NO_GROUP}
+                else:
+                    groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
                 arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
         return known
 

@@ -189,7 +189,9 @@ class _Site:
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
-        request = each.request
+        request, barred = each.request, self._barred.get((each.pod.metadata.uid, self.type_of(name)))
+        if barred is not None and barred.rule is not NodeTypeRule.PAUSED:
+            return False  # nodes of the type that are there show that it will be too small
         if request is not None and not self._by_sums:
             if (request, name) in self._full:
                 return False

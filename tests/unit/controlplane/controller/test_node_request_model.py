@@ -110,3 +110,13 @@ def test_a_pod_whose_nodes_are_of_no_use_keeps_no_other_pod_from_one() -> None:
     bench.put(waits("q", mem=10))
     bench.round(HOURS * 3600 + 10)
     assert asked(bench) == 1
+
+
+def test_more_waiting_pods_than_nodes_at_once_do_not_buy_nodes_without_end() -> None:
+    """There are always some for which a node is requested, and others take all GPUs."""
+    bench = Bench(*(node(f"m{i}") for i in range(5)), most_nodes=2)
+    bench.put(*(runs(f"r{i}-{gpu}", f"m{i}", gpu, 7) for i in range(5) for gpu in range(2)))
+    bench.put(*(waits(f"p{i}", mem=10) for i in range(5)))
+    cloud = Cloud(bench, "taken")
+    cloud.run()
+    assert 5 <= len(cloud.bought) <= 5 * 11

@@ -85,6 +85,14 @@ def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
     assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
 
 
+@pytest.mark.parametrize(("rule", "count"), [(NodeTypeRule.NOT_AS_DESCRIBED, 1), (NodeTypeRule.PAUSED, 0)])
+def test_a_pod_does_not_wait_for_a_starting_node_that_will_be_too_small(rule: NodeTypeRule, count: int) -> None:
+    small, large = described(count=1, label="pool=small"), described(count=1, label="pool=large")
+    barred = {("p0", "pool=small"): refusal_by(rule)}
+    found = planned(sizes(10), small, large, starting={"pool=small": 1}, barred=barred)
+    assert found.counts["pool=large"] == count
+
+
 def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
     tainted = described() | {"taints": [{"key": "team", "value": "vision"}]}
     assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": refusal_by(NodeTypeRule.LABELS)}
