@@ -68,7 +68,7 @@ PEOPLE: Mapping[str, Entry] = {
         "status",
         "status",
         "Say whether gputile is deployed, and what each GPU node is set to.",
-        ("status", "status --wait 120", "status --installed-in gpu-system -o yaml"),
+        ("status", "status --wait 5m", "status --installed-in gpu-system -o yaml"),
     ),
     "nodepool": Entry(
         "nodepool",

@@ -23,18 +23,23 @@ _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m":
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
 
-def duration_s(text: str) -> float:
+def duration_s(text: str, name: str, zero: str = "") -> float:
     """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in seconds.
 
-    0 means no limit; the result is then ``FOR_EVER_S``. Exits if the text is not a duration.
+    Exits if the text is not a duration. The message names the option ``name``, and adds what ``zero`` says of 0.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
     elif text and not _PART.sub("", text):
         seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
     else:
-        fail(f"--request-timeout {text}: use a duration such as 10s, 1m30s or 500ms; 0 means no limit")
-    return min(seconds or FOR_EVER_S, FOR_EVER_S)
+        fail(f"{name} {text}: use a duration such as 10s, 1m30s or 500ms{zero}")
+    return min(seconds, FOR_EVER_S)
+
+
+def time_limit_s(text: str) -> float:
+    """Return the seconds of ``--request-timeout``."""
+    return duration_s(text, "--request-timeout", "; 0 means no limit") or FOR_EVER_S
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
@@ -86,7 +91,7 @@ def namespace_option(text: str) -> Any:
 def _time(text: str) -> str:
     """Validate a duration even if no API server is contacted."""
     if text != REQUEST_TIMEOUT:
-        duration_s(text)
+        time_limit_s(text)
     return text
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN
-from gputile.cli.options import Printed, Reach, namespace, option, takes
+from gputile.cli.options import Printed, Reach, duration_s, namespace, option, takes
 from gputile.cli.running import Watch, refreshed, watched
 from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, note, write, write_data
 
@@ -30,7 +30,7 @@ class StatusOptions(Reach):
     ] = INSTALLED_IN
     release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = ""
     output: Printed = Output.TABLE
-    wait: Annotated[float, option("SECONDS", "How long to wait until it is deployed.", min=0)] = 0
+    wait: Annotated[str, option("TIME", "How long to wait until it is deployed: 300, 5m.")] = "0"
     watch: Watch = False
 
 
@@ -53,7 +53,8 @@ def status(options: StatusOptions) -> None:
         else:
             write(table(found, columns()))
 
-    if options.watch and options.wait:
+    wait_s = duration_s(options.wait, "--wait")
+    if options.watch and wait_s:
         fail("--wait and --watch cannot be used together")
     if options.watch:
         watched(look(), look, show, redraw=not options.output.is_data)
@@ -62,7 +63,7 @@ def status(options: StatusOptions) -> None:
         outside = found.phase is RolloutPhase.OUTSIDE_OF_PODS and not options.release and not found.problems
         return outside or found.phase is RolloutPhase.DEPLOYED
 
-    deadline = time.monotonic() + options.wait
+    deadline = time.monotonic() + wait_s
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         installation, why = look(), ""
         while (why or not is_well(installation)) and time.monotonic() < deadline:

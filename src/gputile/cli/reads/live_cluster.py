@@ -29,7 +29,7 @@ from gputile.cli.configuration import (
     in_force,
     installed_configuration,
 )
-from gputile.cli.options import Reach, duration_s
+from gputile.cli.options import Reach, time_limit_s
 from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, ExitCode, Progress, fail
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.kube.client import Attempts, Connection, list_all, list_pages
@@ -59,7 +59,7 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
     Raises:
         KubeError: there is no usable kubeconfig or credential.
     """
-    seconds = duration_s(reach.request_timeout)
+    seconds = time_limit_s(reach.request_timeout)
     access = _access(reach.kubeconfig, reach.context, seconds)
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):

@@ -145,6 +145,8 @@ class _Conversion:
             template.setdefault("metadata", {})["labels"] = labels = {**labels, GPU_COUNT_LABEL: str(counts.pop())}
         if self._convert_annotations(containers, annotations) or (found and not mixed):
             self._tell_refusal(containers, {"annotations": annotations, "labels": labels}, path)
+            if "annotations" in metadata and not annotations:
+                del metadata["annotations"]
         asks = any(_asks_gputile(each) for _, each in containers)
         if template is not None and template is not self.result.body:
             self._join_gang(template, labels, asks and spec.get("schedulerName") in _GANG_MAKERS)

@@ -76,7 +76,7 @@ def test_who_waits_outlasts_an_api_server_that_fails(
         server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
 
     monkeypatch.setattr(time, "sleep", fail)
-    found = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "600"])
+    found = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "10m"])
     assert (found.exit_code, found.stdout.splitlines()[0]) == (0, "gputile: Deployed")
 
 

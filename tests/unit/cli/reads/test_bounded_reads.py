@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.options import FOR_EVER_S, duration_s
+from gputile.cli.options import FOR_EVER_S, time_limit_s
 from tests.unit.cli.programs import arguments
 
 LIVE = [["inspect"], ["status"]]  # the others read as inspect does
@@ -86,7 +86,7 @@ def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Pat
     ],
 )
 def test_times_as_kubectl_takes_them(text: str, seconds: float) -> None:
-    assert duration_s(text) == pytest.approx(seconds)
+    assert time_limit_s(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "-1s", "1s2"])
