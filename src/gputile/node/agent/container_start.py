@@ -64,9 +64,16 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
     for held, each in found:
         if (problem := rules_of(state).given_twice(held, each)) is not None:
             raise NotYet(problem)
-    if len({held.uid for held, _ in found}) > 1:  # one that was let start before has all it needs
+    pods = {held.uid: held.key for held, _ in found}
+    if len(pods) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if pair[1].directory not in state.started] or found
-    return [_start(state, held, each, now_ns) for held, each in found]
+    try:
+        return [_start(state, held, each, now_ns) for held, each in found]
+    except NotYet as error:
+        if len(pods) == 1:
+            raise
+        both = ", ".join(sorted(pods.values()))  # nobody knows which of them calls, so each waits for the others
+        raise NotYet(f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them") from error
 
 
 def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:

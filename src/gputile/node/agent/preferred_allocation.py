@@ -131,7 +131,8 @@ class _Choice:
         of_pod = pod.allocation.gpus if pod and pod.allocation else ()
         known = [tuple(share.uuid for share in shares) for shares in (of_container, of_pod)]
         if self.resource not in SHARED_RESOURCES:
-            yield from (*known, self._fitting(self.size, 1, 0, 0))
+            yield from known
+            yield from self._fitting(self.size, 1, 0, 0)
             return
         known.insert(0, tuple(sorted(self.held.gpus)) or self._near())
         count, unit = request.shape.gpus if request is not None else 1, self.held.unit_mib
@@ -142,9 +143,10 @@ class _Choice:
             gpus = self.state.node_config.inventory.gpus
             roomy = {gpu.uuid for gpu in gpus if self._fits(self.rules, gpu, ids, mib, percent)}
             yield from (uuids for uuids in known if roomy.issuperset(uuids))
-            yield self._fitting(count, ids, mib, percent)
+            yield from self._fitting(count, ids, mib, percent)
         ids = self.size // count
-        yield from (*known, self._fitting(count, ids, ids * unit if memory else 0, 0 if memory else ids))
+        yield from known
+        yield from self._fitting(count, ids, ids * unit if memory else 0, 0 if memory else ids)
 
     def can_be_served(self, ids: tuple[str, ...]) -> bool:
         container, asked = (self.caller.container, self.caller.request) if self.caller else ("", None)
@@ -166,10 +168,10 @@ class _Choice:
             return ()
         return tuple(sorted(last.gpus))
 
-    def _fitting(self, count: int, ids: int, mib: int, percent: int) -> tuple[str, ...]:
-        """Return the fullest ``count`` GPUs with this many IDs and this much room each; with time-slicing the emptiest.
+    def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
+        """Yield the fullest ``count`` GPUs with this many IDs and this much room each; with time-slicing the emptiest.
 
-        The bookings of pods that are not admitted yet count too.
+        First the bookings of pods that are not admitted yet count too. But no pod fails, or waits, for their sake.
         """
         state, uid = self.state, self.held.uid
         waiting = (
@@ -177,15 +179,15 @@ class _Choice:
             for pod in state.pods.values()
             if pod.alive and pod.uid != uid and pod.allocation is not None and state.device_table.get(pod.uid) is None
         )
-        rules = rules_of(state, DeviceTable((*state.device_table, *waiting)))
-        order = {
-            gpu.uuid: len(list(rules.device_table.on(gpu.uuid, uid)))
-            if state.node_config.replicated
-            else rules.left(gpu.uuid, uid)[0]
-            for gpu in state.node_config.inventory.gpus
-            if gpu.healthy and gpu.uuid not in self.must and self._fits(rules, gpu, ids, mib, percent)
-        }
-        return (*self.must, *sorted(order, key=order.__getitem__))[:count]
+        for rules in (rules_of(state, DeviceTable((*state.device_table, *waiting))), self.rules):
+            order = {
+                gpu.uuid: len(list(rules.device_table.on(gpu.uuid, uid)))
+                if state.node_config.replicated
+                else rules.left(gpu.uuid, uid)[0]
+                for gpu in state.node_config.inventory.gpus
+                if gpu.healthy and gpu.uuid not in self.must and self._fits(rules, gpu, ids, mib, percent)
+            }
+            yield (*self.must, *sorted(order, key=order.__getitem__))[:count]
 
     def _fits(self, rules: AllocationRules, gpu: Gpu, ids: int, mib: int, percent: int) -> bool:
         wanted = with_shares(self.held, (GpuShare(gpu.uuid, gpu.index, mib, percent),))

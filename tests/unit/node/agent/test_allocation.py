@@ -151,6 +151,15 @@ def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(resource: str, free: 
     assert [start.directory for start in here.starts(resource, ids)] == [directory]
 
 
+def test_pods_with_the_same_ids_that_have_no_room_beside_each_other_say_so() -> None:
+    a, b = (known(name, container(mem=5)) for name in ("a", "b"))
+    here, ids = Here(Mode.CGPU, a, b), tuple(part_id("GPU-0", slot) for slot in range(5))
+    for pod in (a, b):
+        here.gives(pod, "main", ids)
+    with pytest.raises(NotYet, match="to pods default/a, default/b: delete one of them"):
+        here.starts(GPU_MEMORY, ids)
+
+
 def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> None:
     """The node was handed over with pods on it: the kubelet's checkpoint has IDs of the same form."""
     old, new = (known(name, container(asks={WHOLE_GPU: 1})) for name in ("old", "new"))

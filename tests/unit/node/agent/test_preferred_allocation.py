@@ -5,7 +5,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Pod
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
+from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
 from gputile.core.devices.allocation import allocate, binding_annotations
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
@@ -83,3 +83,29 @@ def test_the_first_resource_goes_where_the_other_one_fits_too(
     available = [part_id(f"GPU-{gpu}", slot) for gpu in (0, 1) for slot in range(4 if first == GPU_MEMORY else 100)]
     wished = preferred(state, callers(state, listing, first, size)[0], first, available, (), size)
     assert by_gpu(wished).keys() == {f"GPU-{expected}"}
+
+
+@pytest.mark.requirement("M6")
+@pytest.mark.parametrize(
+    ("pod", "size", "taken", "expected"),
+    [
+        pytest.param(
+            simple_pod("p", container(mem=2), labels={GPU_COUNT: "2"}), 2, 0, {"GPU-0", "GPU-1"}, id="two GPUs"
+        ),
+        pytest.param(simple_pod("p", container(mem=3), init=(container("i", mem=1),)), 1, 2, {"GPU-0"}, id="init"),
+    ],
+)
+def test_a_booking_of_another_trust_group_does_not_fail_a_pod_that_has_none(
+    pod: Pod, size: int, taken: int, expected: set[str]
+) -> None:
+    """IDs on fewer GPUs than the pod asks for, or on more, as its next container would get, are refused for good."""
+    booked = booked_on_the_first_gpu((), container("main", mem=1), mode="share")
+    stranger = msgspec.structs.replace(booked, metadata=msgspec.structs.replace(booked.metadata, namespace="other"))
+    config = NodeConfig(Inventory(GPUS, mode="share", unit_mib=UNIT), EffectiveMode(Mode.SHARE, UNIT))
+    held = (ContainerDevices("c", Phase.APP, GPU_MEMORY, tuple(part_id("GPU-1", slot) for slot in range(taken))),)
+    friend = PodDevices("f", "default", "friend", UNIT, "share", "default", 0, held)
+    state = AllocationState(Configuration(), config, DeviceTable([friend]))
+    state.pods |= {each.key: known_pod(each, Configuration()) for each in (stranger, pod)}
+    (caller,) = callers(state, {pod.key: ListedPod("default", "p", {})}, GPU_MEMORY, size)
+    available = [part_id(f"GPU-{gpu}", slot) for gpu, first in ((0, 0), (1, taken)) for slot in range(first, 4)]
+    assert by_gpu(preferred(state, caller, GPU_MEMORY, available, (), size)).keys() == expected

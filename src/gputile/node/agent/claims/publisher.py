@@ -64,7 +64,7 @@ class SlicePublisher:
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
-        if self._problem:
+        if self._problem and self._by_claims:  # of other nodes a kubelet deletes the slice, if the agent may not
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
         text = "GPUs are offered by claims" if self._by_claims else "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)

@@ -44,6 +44,8 @@ class SliceStore(FakeCluster):
         return stored
 
     async def delete_slice(self, name: str) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.slices.pop(name, None)
 
 
@@ -163,6 +165,16 @@ async def test_a_node_that_changes_its_mode_takes_its_slice_back(tmp_path: Path)
     here.state.advertised.decided = replace(here.state.advertised.decided, closing=True)
     await here.publish()
     assert here.store.slices == {}
+
+
+async def test_a_refusal_is_said_no_more_once_the_node_is_not_by_claims(tmp_path: Path) -> None:
+    """The chart gives the agent no right to slices by default."""
+    here = Scene(tmp_path)
+    by_claims, here.store.fails = here.state.node_config, Forbidden(403, "Forbidden", "no right to slices")
+    assert "no right" in await here.publish()
+    mode = replace(by_claims.effective_mode, claims=False)
+    here.state.node_config = replace(by_claims, effective_mode=mode)
+    assert await here.publish() == ""
 
 
 async def test_a_node_whose_gpus_another_plugin_serves_offers_none(tmp_path: Path) -> None:
