@@ -127,9 +127,10 @@ class AllocationState:
 
     ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
     kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint had when
-    it was last read (``unread``: why it cannot be now), and ``records`` what the allocation directories tell, by name;
-    ``started`` are those with which a container was let start. ``of_other_plugins`` are the device IDs that other
-    plugins have registered, by resource, as JSON. ``claims`` are the prepared claims by their UIDs.
+    it was last read, or what the kubelet lists while ``unread`` says why it cannot be read, and ``records`` what the
+    allocation directories tell, by name; ``started`` are those with which a container was let start.
+    ``of_other_plugins`` are the device IDs that other plugins have registered, by resource, as JSON. ``claims`` are the
+    prepared claims by their UIDs.
     """
 
     configuration: Configuration

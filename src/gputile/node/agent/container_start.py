@@ -58,8 +58,11 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         for each in held.devices
         if each.resource == resource and each.directory in mounted
     ]
+    why = ""
+    if state.unread:
+        why = f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has no init containers"
+        found = [pair for pair in found if pair[1].directory in state.started or not _has_init(state, *pair)]
     if not found:
-        why = f": the kubelet's checkpoint cannot be read: {state.unread}" if state.unread else ""
         raise NotYet(f"no container is known yet that has these IDs of {resource}{why}")
     for held, each in found:
         if (problem := rules_of(state).given_twice(held, each)) is not None:
@@ -67,6 +70,13 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
     if len({held.uid for held, _ in found}) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if pair[1].directory not in state.started] or found
     return [_start(state, held, each, now_ns) for held, each in found]
+
+
+def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
+    """Return whether the start may be that of an init container of the pod, which may have the same IDs."""
+    pod = state.pod_of(held)
+    inits = pod.pod.spec.init_containers if pod is not None else ()
+    return any(each.restart_policy != "Always" and devices.resource in each.resources.limits for each in inits)
 
 
 def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:
@@ -124,6 +134,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
+        mounts=devices.mounts or (),
     )
 
 

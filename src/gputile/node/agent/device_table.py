@@ -97,6 +97,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``devices`` are the container's IDs by resource; a claim has none. ``pod``, ``uid`` and ``container`` are those of
     who was taken for the caller, "" where nobody was, until a start says whose they are. ``gpus`` are empty until then.
+    ``mounts`` is what the answer had the container mount, each as container path and host path.
     """
 
     namespace: str
@@ -109,6 +110,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.APP
     since_ns: int = 0
+    mounts: tuple[tuple[str, str], ...] = ()
     version: int = LIMITS_VERSION
 
     @property
