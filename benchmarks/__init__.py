@@ -1,1 +1,1 @@
-"""Benchmarks: how fast gputile is, as ratios to something measured in the same run. ``python -m benchmarks``."""
+"""Measures how fast gputile is, relative to a baseline of the same run; ``python -m benchmarks``."""

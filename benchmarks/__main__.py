@@ -46,7 +46,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
 
 
 def main() -> None:
-    """Run those that are named, or all that the machine has the data for."""
+    """Run the named benchmarks, or all for which the machine has the data."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"one of {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

@@ -1,8 +1,8 @@
-"""What admission adds to the creation of a pod on a real API server: with webhook and policies, and without.
+"""Measures how much time admission adds to the creation of a pod on a real API server.
 
-The two alternate in one run on one control plane, since everything shares the machine's cores. Pods are created one
-after the other, as a controller's slow start does; a plain pod meets the policies only. A large pod asks for no GPU and
-has so many annotations that the policies leave it to the webhook.
+Rounds with and without webhook and policies alternate on one control plane, since everything shares the machine's
+cores. Pods are created one after the other, as at the slow start of a controller. Only the policies check a plain pod.
+A large pod requests no GPU, and has so many annotations that the policies leave it to the webhook.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from benchmarks.report import Result
 NAME = "admission"
 PODS, ROUNDS = 500, 2
 TARGET = 10.0  # milliseconds that admission may add
-MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each write of it is timed
+MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each kind of write is timed
 LIMITS: dict[str, dict[str, Any]] = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
 
 
 def run() -> Iterator[Result]:
-    """Measure wall-clock milliseconds of a creation."""
+    """Measure creations and other writes, in wall-clock milliseconds."""
     times: dict[tuple[str, bool], list[float]] = {(what, with_it): [] for what in LIMITS for with_it in (False, True)}
     large: dict[tuple[str, bool], list[float]] = {}
     spent = 0.0
@@ -39,7 +39,7 @@ def run() -> Iterator[Result]:
                         before = cpu_seconds(plane.processes["webhook"].pid) if with_it else 0.0
                         times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
                         spent += cpu_seconds(plane.processes["webhook"].pid) - before if with_it else 0.0
-        # last, since the API server goes on with the large pods for a while
+        # last, since the API server stays busy with the large pods for a while
         for number, with_it in itertools.product(range(ROUNDS), (False, True)):
             with installed(plane) if with_it else nullcontext():
                 for what, each in _write_large(plane, f"bench-large-{number}-{with_it}".lower()):
@@ -69,7 +69,7 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
 
 
 def _write_large(plane: ControlPlane, namespace: str) -> Iterator[tuple[str, float]]:
-    """Yield each write of some large pods, and how many milliseconds it took."""
+    """Yield the kind of each write to some large pods, and its duration in milliseconds."""
     path = f"/api/v1/namespaces/{plane.create_namespace(namespace)}/pods"
     annotations = {f"a{i}": "" for i in range(MANY)}
     for number in range(WRITES):

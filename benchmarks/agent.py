@@ -1,6 +1,7 @@
-"""The agent and its gateway as processes, before a kubelet that admits 200 pods as fast as it can and starts none.
+"""Measures the agent and its gateway while a kubelet admits 200 pods as fast as it can.
 
-The device manager is that of ``tests.fakes``, and the GPUs are a simulated NVML's. Needs no root.
+Agent and gateway are processes. The kubelet starts no containers; its device manager is that of ``tests.fakes``, and
+the GPUs are those of a simulated NVML. Needs no root.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ PODS, SETTLE_S, IDLE_S = 200, 12.0, 10.0
 
 
 def run() -> Iterator[Result]:
-    """Measure milliseconds, MiB and percent of a core."""
+    """Measure calls in milliseconds, memory in MiB, and CPU in percent of a core."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         yield from asyncio.run(_admit(Path(directory)))
 

@@ -1,16 +1,16 @@
 """``python -m benchmarks.bound --trace DIR``: how much of each workload any placement could allocate.
 
-A linear program that sees all pods beforehand and serves the same part of every kind of pod:
+A linear program knows all pods in advance, and serves the same part theta of the pods of every shape:
 
     maximise theta   subject to, on the nodes g of each GPU model,
-      sum_g x_sg = theta D_s              the pods of shape s, on nodes whose model will do
+      sum_g x_sg = theta D_s              the pods of shape s, on nodes of an accepted model
       sum_s k_s x_sg <= sum_p a_pk y_pg   GPUs cut by patterns p into shares (k_s: GPUs that a pod needs of a size)
-      sum_p y_pg <= N_g                   the GPUs there are
+      sum_p y_pg <= N_g                   the number of GPUs
       sum_s c_s x_sg <= C_g               CPU, and memory likewise
 
-where the demand D is as much GPU as the cluster has. Patterns are generated as they are needed (Gilmore and Gomory,
-1961). Whether a pod's GPUs and CPU are on one node is not asked, so that the truth is lower; and a policy that lets
-large pods fail more often than small ones may allocate more, so that it is no strict bound for such a one.
+where the demand D is scaled to the number of GPUs in the cluster. Patterns are generated as needed (Gilmore and Gomory,
+1961). The program does not require a pod's GPUs and CPU to be on the same node, so the true optimum is lower. It is no
+strict bound for a policy that refuses large pods more often than small ones: such a policy may allocate more.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROUNDS, EPSILON = 200, 1e-7
 
 
 class Relaxation:
-    """The linear program of one workload on one cluster; rows and columns are numbered as they are added."""
+    """The linear program of one workload on one cluster; rows and columns are numbered in the order of addition."""
 
     def __init__(self, nodes: Nodes, workload: Workload) -> None:
         self._model = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class Relaxation:
         self._groups = [self._group(nodes, models == model, str(model)) for model in sorted(set(nodes.models))]
 
     def solve(self) -> float:
-        """Return theta."""
+        """Add patterns until none improves theta, for at most ``ROUNDS`` rounds; return theta."""
         for _ in range(ROUNDS):
             self._model.run()
             duals = np.array(self._model.getSolution().row_dual)
@@ -60,7 +60,7 @@ class Relaxation:
         return float(self._model.getInfo().objective_function_value)
 
     def _group(self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str) -> tuple[list[int], int]:
-        """Add the nodes of one model; return the rows of the sizes, and that of the GPUs."""
+        """Add the nodes of one GPU model; return the rows of the share sizes, and the row of the GPUs."""
         sizes = [self._row(-highspy.kHighsInf, 0.0) for _ in self.sizes]
         gpu, cpu, memory = (
             self._row(-highspy.kHighsInf, float(have[those].sum())) for have in (nodes.gpus, nodes.cpu, nodes.memory)
@@ -77,7 +77,7 @@ class Relaxation:
         return sizes, gpu
 
     def _add_pattern(self, rows: Sequence[int], gpu: int, duals: Float64) -> bool:
-        """Add the pattern that is worth most by the prices so far; return whether it is worth more than a GPU."""
+        """Add the most valuable pattern at dual prices if it is worth more than a GPU; return whether it was added."""
         worth = np.maximum(duals[rows], 0.0)
         pattern = best_pattern(self.sizes, worth)
         if float(pattern @ worth) <= max(0.0, float(duals[gpu])) + EPSILON:
@@ -86,7 +86,7 @@ class Relaxation:
         return True
 
     def _cut(self, rows: Sequence[int], gpu: int, pattern: Int64) -> None:
-        """Let GPUs be cut into the sizes of ``pattern``."""
+        """Add a column for GPUs that are cut by ``pattern``, which has the number of shares of each size."""
         used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
         self._column(0.0, [(gpu, 1.0), *used])
 
@@ -101,7 +101,7 @@ class Relaxation:
 
 
 def bounds(trace: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield the allocated per cent of the GPUs that each workload allows when all of them have been asked for."""
+    """Yield each workload with the percentage of GPUs that can be allocated when 100 % have been requested."""
     nodes = read_nodes(trace)
     for name in names:
         yield name, 100 * Relaxation(nodes, read_workload(trace, name)).solve()

@@ -1,9 +1,9 @@
-"""Claims beside extended resources: how long they take to prepare, memory of the agent, pods per second, and packing.
+"""Compares claims with extended resources: preparation time, agent memory, pods per second, packing.
 
-Agent and gateway are processes before a kubelet that starts no containers. The pods are bound by the real
-kube-scheduler, with gputile's entry, with that of an extender that decides nothing, and without one, in short rounds by
-turns: what other programs take then changes all of a round alike, and the ratios are medians of the rounds'. Where
-``GPUTILE_TRACE`` names a trace it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
+Agent and gateway are processes, and serve a kubelet that starts no containers. The real kube-scheduler binds the pods:
+with gputile's extender, with an extender that decides nothing, and without an extender. These variants alternate in
+short rounds, so that other load on the machine affects all variants of a round alike; the ratios are medians over the
+rounds. If ``GPUTILE_TRACE`` names a trace, it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ _DRIVER = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
 def run() -> Iterator[Result]:
-    """Measure milliseconds, MiB, pods per second, and GPUs in per cent."""
+    """Measure milliseconds, MiB, pods per second, and the percentage of allocated GPUs."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         without = asyncio.run(_allocate(Path(directory)))
     yield from without
@@ -74,7 +74,7 @@ def _latencies(what: str, seconds: list[float], target: float | None = None) -> 
 
 
 async def _allocate(directory: Path) -> list[Result]:
-    """Measure what claims are compared with: the same pods by extended resources."""
+    """Measure the baseline for claims: the same pods with extended resources."""
     async with process_scene(directory, {MODE_LABEL: "cgpu"}, GPUS, CONFIGURATION) as here:
         await here.until_offered(GPU_MEMORY, 8 * 80)
         used = cpu_seconds(here.pids())
@@ -122,7 +122,7 @@ async def _prepare(directory: Path, without_mib: float) -> list[Result]:
 
 
 async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False) -> float:
-    """Prepare a claim, or release it; return the seconds that it took."""
+    """Prepare or release a claim; return the duration in seconds."""
     claims = [dra.Claim(namespace="default", name=f"c{number}", uid=f"uid-c{number}")]
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
     ask = channel.unary_unary(f"{_DRIVER}/{'NodeUnprepareResources' if release else 'NodePrepareResources'}")
@@ -138,7 +138,7 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure pods bound on nodes of claims, with gputile's entry and without, and on nodes without claims."""
+    """Measure how fast pods are bound on nodes of claims, by each variant, and on nodes without claims."""
     description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
     with ControlPlane() as plane, ControlPlane() as other, tempfile.TemporaryDirectory() as directory:
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
@@ -173,12 +173,12 @@ def _bound(nodes: int) -> Iterator[Result]:
 
 
 def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of the first of each pair, and of what it is of the second."""
+    """Return the median of the first values, and the median of the ratios of first to second value."""
     return statistics.median(one for one, _ in pairs), statistics.median(one / other for one, other in pairs)
 
 
 def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
-    """Create a pod with a claim, and before the first of each size its template."""
+    """Create a pod with a claim; before the first pod of each size, create the claim template."""
     size = 1 + number % 4
     if number < 4:
         create_template(plane, namespace, f"share-{size}", memory=f"{size}Gi")
@@ -186,18 +186,18 @@ def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
 
 
 def _settled(plane: ControlPlane, namespace: str) -> bool:
-    """Return whether the controller manager has made each pod's claim, and removed those of pods that are gone."""
+    """Return whether the controller manager has created the claims of all pods, and deleted those of deleted pods."""
     return len(plane.api.get(claims_api(namespace))["items"]) == len(pods_in(plane, namespace))
 
 
 @dataclass
 class KubeSchedulerAlone:
-    """Places as kube-scheduler does by itself: by free CPU and memory of the nodes, and on their first GPUs."""
+    """Places pods as kube-scheduler does by itself: by free CPU and memory of the nodes, on the first GPUs that fit."""
 
     cluster: ReplayCluster
 
     def arrive(self, uid: str, index: int) -> None:
-        """Learn nothing."""
+        """Do nothing: kube-scheduler does not learn from arrivals."""
 
     def place(self, uid: str, index: int) -> int | None:
         """Book the pod on the best node; return its row."""
@@ -211,7 +211,7 @@ class KubeSchedulerAlone:
 
 
 def _packed(trace: Path, name: str) -> Iterator[Result]:
-    """Replay a workload; report what was allocated at 100 %."""
+    """Replay a workload; yield the percentage of GPUs that is allocated when 100 % have been requested."""
     nodes, workload = read_nodes(trace), read_workload(trace, name)
     arrivals = read_arrivals(trace, nodes, workload, SEED)
 

@@ -1,4 +1,4 @@
-"""Clusters of any size in memory: shared nodes of eight GPUs, filled with small pods."""
+"""Builds clusters of any size in memory: shared nodes of eight GPUs, filled with small pods."""
 
 import random
 from itertools import cycle
@@ -19,12 +19,12 @@ GPUS, GPU_MIB, UNIT_MIB = 8, 15 * 1024, 1024
 
 
 def node_name(number: int) -> str:
-    """Return a name as cloud providers make them."""
+    """Return a node name like those of cloud providers."""
     return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
 
 
 def gpu_node(number: int, placement: Placement = "binpack", gpu_mib: int = GPU_MIB) -> Node:
-    """Return a node of eight GPUs; every other one spreads, unless ``placement`` is packing."""
+    """Return a node of eight GPUs. Every second node has placement spread, unless ``placement`` is packing."""
     name = node_name(number)
     gpus = tuple(Gpu(i, f"GPU-{number:08x}-0000-0000-{i:012x}", gpu_mib, "Tesla-V100") for i in range(GPUS))
     label = placement if placement == "packing" else "spread" if number % 2 else "binpack"
@@ -34,7 +34,7 @@ def gpu_node(number: int, placement: Placement = "binpack", gpu_mib: int = GPU_M
 
 
 def gpu_pod(number: int, units: int) -> Pod:
-    """Return a pod that asks for memory of one GPU."""
+    """Return a pod that requests memory of one GPU."""
     name = f"pod-{number}"
     resources = ResourceRequirements(limits={GPU_MEMORY: str(units)})
     return Pod(
@@ -44,14 +44,14 @@ def gpu_pod(number: int, units: int) -> Pod:
 
 
 def request_for(units: int) -> Request:
-    """Return what such a pod asks."""
+    """Return the request of a ``gpu_pod``."""
     request = parse_request(gpu_pod(0, units), UNIT_MIB)
     assert request is not None
     return request
 
 
 def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
-    """Return what a pod gets on a node, None where it does not fit."""
+    """Return the booking of a ``gpu_pod`` on a node, None if it does not fit."""
     pod = gpu_pod(number, units)
     request = request_for(units)
     decision = engine.decide(request, node, number)
@@ -59,7 +59,7 @@ def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> 
 
 
 def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[PlacementEngine, list[str]]:
-    """Return a placer on a cluster with that many nodes and pods, and the nodes' names."""
+    """Return the engine of a cluster with this many nodes and pods, and the nodes' names."""
     ledger = Ledger(Configuration(placement=placement))
     engine = PlacementEngine(ledger)
     names = [node_name(i) for i in range(nodes)]

@@ -1,4 +1,4 @@
-"""The controller's handlers: news of pods and nodes, whole lists, and rounds of planning."""
+"""Drives the controller's handlers: events of pods and nodes, whole lists, and rounds of planning."""
 
 import asyncio
 import gc
@@ -53,7 +53,7 @@ Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 
 def cases() -> Iterator[Case]:
-    """Yield the controller's handlers, each on a cluster of its own that has the same objects."""
+    """Yield the controller's handlers, each on its own cluster with the same objects."""
     nodes = [shared_node(number) for number in range(NODES)]
     pods = list(bound_pods(NODES, PODS))
 
@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
 
 
 class Bench:
-    """A view of the cluster, and who plans in it."""
+    """The controller's state of a cluster, and the planners on it."""
 
     def __init__(self, nodes: list[Node], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
@@ -89,17 +89,17 @@ class Bench:
         self.rounds = self.rounds_on(_Server())
 
     def rounds_on(self, server: "_Server") -> Rounds:
-        """Return rounds of gangs whose writes that API server takes."""
+        """Return rounds of gangs that write to ``server``."""
         writer = GangWriter(self.view, self.planner, server, lambda: True, lambda: None)
         return Rounds(self.view, Planners((self.planner, writer)), lambda: True, lambda: NOW)
 
     def new_plan(self) -> str:
-        """Return the name of another plan."""
+        """Return the name of a new plan."""
         self._plans += 1
         return str(self._plans)
 
     async def list(self) -> None:
-        """Take the lists that a service begins with, and make one round on them."""
+        """Apply the lists that a service starts with, and run one round."""
         await self.view.node_event(Replaced(self.nodes))
         await self.view.pod_event(Replaced(self.pods))
         gc.freeze()  # as the controller does
@@ -107,7 +107,7 @@ class Bench:
 
 
 class _Server(ApiServerWriter):
-    """The API server: it stores everything, and has no placeholders. No answer comes in the step that asks for it."""
+    """An API server that accepts all writes. Its answers about pods come in a later step of the event loop."""
 
     def __init__(self) -> None:
         self.nodes_patched = 0
@@ -205,14 +205,14 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
 
 
 class _ConflictingServer(_Server):
-    """An API server on which somebody else writes to each pod just before."""
+    """An API server where each reservation meets a conflict, as if another client had just written to the pod."""
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
 
 
 async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
-    """Each of its pods takes all GPUs of a node, and no node is empty."""
+    """Plan a gang each of whose pods takes all GPUs of a node, while no node is empty."""
     await bench.list()
     bench.view.budget_event(Replaced([]))
     add_gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
@@ -226,7 +226,7 @@ async def _reconsidered(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def taken_over(bench: Bench) -> None:
-    """Look at all nodes, as who has just become the leader does."""
+    """Reconcile all nodes, as a new leader does."""
     configuration = bench.view.ledger.configuration
     server = _Server()
     nodes = NodeReconciler(server, configuration, bench.view.nodes.get, lambda: True, lambda: 0.0)
@@ -269,7 +269,7 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
 
 
 def _refused(number: int) -> Pod:
-    """Return a pod that asks for all GPUs of a node, and for which nobody has added one for long."""
+    """Return a pod that requests all GPUs of a node, and has been unschedulable for a long time."""
     pod = gpu_pod(PODS + number, ALL_UNITS)
     labels, born = {GPU_COUNT_LABEL: "8"}, "2030-03-17T17:00:00Z"
     meta = msgspec.structs.replace(pod.metadata, labels=labels, creation_timestamp=born)
@@ -309,14 +309,14 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _rounds(bench: Bench, meter: LoopMeter) -> None:
-    """Plan and write; remove the gates; find that there is nothing to do."""
+    """Run three rounds: plan and write, remove the gates, do nothing."""
     with meter.watching():
         for _ in range(3):
             await _begun(bench.rounds.run_round)
 
 
 async def _begun(work: Callable[[], Awaitable[object]]) -> None:
-    """Have ``work`` begin in a callback of its own, so that the meter sees all of it."""
+    """Start ``work`` in a new callback, so that the meter sees all of it."""
     await asyncio.sleep(0)
     await work()
     await asyncio.sleep(0)
@@ -337,7 +337,10 @@ _REPELS = msgspec.convert(
 def add_gang(
     bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, gpus: int = 1, **spec: object
 ) -> None:
-    """Have a gang of ``size`` pods come, each of which asks for ``units`` of memory, over ``gpus`` GPUs."""
+    """Create a gang of ``size`` pods. Each requests ``units`` of memory over ``gpus`` GPUs.
+
+    If ``numbered``, the pods differ in a label.
+    """
     for number in range(size):
         pod = gpu_pod(number, units)
         labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size), GPU_COUNT_LABEL: str(gpus)}
@@ -356,7 +359,7 @@ def add_gang(
 
 
 def shared_node(number: int) -> Node:
-    """Return a node of eight GPUs as the API server has it."""
+    """Return a node of eight GPUs as the API server stores it."""
     node = gpu_node(number)
     labels = node.metadata.labels | {"kubernetes.io/hostname": node.metadata.name}
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", GPU_MEMORY: str(ALL_UNITS)}
@@ -368,7 +371,7 @@ def shared_node(number: int) -> Node:
 
 
 def bound_pods(nodes: int, pods: int) -> Iterator[Pod]:
-    """Yield small pods that are bound to such nodes, as the API server has them."""
+    """Yield small pods that are bound to such nodes, as the API server stores them."""
     engine, _ = filled(nodes, pods)
     for number, booking in enumerate(engine.ledger.bookings()):
         if booking.allocation is None:

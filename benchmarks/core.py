@@ -1,7 +1,7 @@
-"""The core without HTTP: one pod's filter and rank, booking and release, memory.
+"""Measures the core without HTTP: filter and rank of one pod, booking and release, memory.
 
-Compared with a scan of the same cluster in plain Python (a dict of nodes, a list of free memory each), and with
-``json.loads`` of the names that a scheduler sends.
+The times are compared with a scan of the same cluster in plain Python (a dict of nodes, each with a list of free
+memory), and with ``json.loads`` of the names that a scheduler sends.
 """
 
 import json
@@ -20,7 +20,7 @@ NAME = "core"
 
 
 def run() -> Iterator[Result]:
-    """Yield the results, one after another."""
+    """Measure milliseconds, microseconds and MiB."""
     before = resident_mib()
     engine, names = filled(NODES, PODS)
     memory = resident_mib() - before
@@ -62,7 +62,7 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
 
 
 def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
-    """Ask for one pod after another, each booked before the next is asked for, as a scheduler does."""
+    """Filter and rank one pod after another; book a pod before the next one, as a scheduler does."""
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
 
@@ -105,7 +105,7 @@ def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tup
 
 
 def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:
-    """Score the same cluster as one would without arrays: free memory by node and GPU, a loop over all."""
+    """Score the same cluster without arrays: in a loop over the free memory of all nodes and GPUs."""
     arrays, ledger = engine.ledger.node_arrays, engine.ledger
     free = {name: (arrays.total[row] - arrays.used[row]).tolist()[:GPUS] for name, row in ledger.row_of.items()}
     need = request_for(2).shape.mib

@@ -1,4 +1,4 @@
-"""The extender's handlers: whole lists, news of pods, the four verbs, and prices that came."""
+"""Drives the extender's handlers: whole lists, events of pods, the four verbs, and new prices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,12 +28,12 @@ from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, LARGE = 5_000, 50_000, 2_000
 _ENDS_NS = 10**18
-_UNITS = 16  # of each GPU of a node where a pod preempts others
+_UNITS = 16  # memory of each GPU, on the nodes where a pod preempts others
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 
 def cases() -> Iterator[Case]:
-    """Yield the extender's handlers, each on a cluster of its own that has the same objects."""
+    """Yield the extender's handlers, each on its own cluster with the same objects."""
     nodes = [gpu_node(number) for number in range(NODES)]
     pods = list(_bound_pods())
 
@@ -54,7 +54,7 @@ def cases() -> Iterator[Case]:
 
 
 class Bench:
-    """An extender's parts, on an API server that binds at once."""
+    """The parts of an extender, with an API server that executes each Binding at once."""
 
     def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
         self.nodes, self.pods = nodes, pods
@@ -77,7 +77,7 @@ class Bench:
         self.names = [node.metadata.name for node in nodes]
 
     async def list(self) -> None:
-        """Take the lists that an extender begins with."""
+        """Apply the lists that an extender starts with."""
         await self.feed.listed_nodes(Replaced(self.nodes))
         await self.feed.listed_pods(Replaced(self.pods))
 
@@ -125,7 +125,7 @@ async def _all_gone(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _gang(bench: Bench, meter: LoopMeter) -> None:
-    """None of its pods may begin before the last one, so each is judged with all others."""
+    """Filter pods of a gang. Its pods may only start together, so each is checked with all others."""
     await bench.list()
     pods = list(_reserved_pods(bench))
     for pod in pods:
@@ -176,7 +176,7 @@ async def _verbs(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _preempting(bench: Bench, meter: LoopMeter, gpus: int) -> None:
-    """Nodes that are full of small pods; the request asks for all of one GPU, or of all of them."""
+    """Preempt on nodes that are full of small pods; the preemptor requests all memory of ``gpus`` GPUs."""
     nodes = [gpu_node(number, gpu_mib=_UNITS * UNIT_MIB) for number in range(100)]
     await bench.feed.listed_nodes(Replaced(nodes))
     for number in range(100 * GPUS * _UNITS):
@@ -221,7 +221,7 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays = demand.demand(), engine.ledger.node_arrays.copy()
         await asyncio.sleep(0)
-        engine.packing_state = await asyncio.to_thread(priced, asked, arrays)  # in a process of its own
+        engine.packing_state = await asyncio.to_thread(priced, asked, arrays)  # the extender does this in a process
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.growth``: how the cost of each decision grows with the cluster, and with a gang.
+"""Measures how the cost of each decision grows with the cluster and with the size of a gang.
 
-Each curve is CPU time against nodes of eight GPUs with ten pods each, or against the pods of one gang. Its exponent is
-that of its last tenfold: 1 is in proportion to the size, 0 does not grow. The module's command measures the curves and
-prints the tables of docs/reference/benchmarks.md.
+Each curve is CPU time over the number of nodes, with eight GPUs and ten pods a node, or over the number of pods in one
+gang. Its exponent is the slope over the last tenfold: 1 is proportional to the size, 0 is constant. The command
+``python -m benchmarks.growth`` measures the curves and prints the tables of docs/reference/benchmarks.md.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ NAME = "growth"
 NODES: Final = (100, 316, 1_000, 3_162, 10_000)
 GANGS: Final = (8, 32, 126, 500, 2_000)  # pods
 GANG_NODES: Final = 5_000
-_COMPARED: Final = 100  # nodes, as a preemptor compares
+_COMPARED: Final = 100  # nodes that a preemptor compares
 _PODS_A_NODE, _GANG, _RUNS, _TIMES = 10, 64, 200, 3
-_STARTED_S: Final = 1_000_000.0  # Unix time; 0 would be no time
+_STARTED_S: Final = 1_000_000.0  # Unix time; 0 would mean an unknown start
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is measured: ``of`` says the unit of ``sizes``; ``seconds`` are CPU seconds, one for each size."""
+    """The CPU seconds of an operation, one for each of ``sizes``; ``of`` says what the sizes count."""
 
     what: str
     of: str
@@ -52,7 +52,7 @@ class Curve:
 
     @property
     def exponent(self) -> float:
-        """The slope between the sizes of the last tenfold, both axes logarithmic."""
+        """The slope over the last tenfold of the sizes, with logarithmic axes."""
         first = next(i for i, size in enumerate(self.sizes) if size * 11 > self.sizes[-1])
         return math.log(self.seconds[-1] / self.seconds[first]) / math.log(self.sizes[-1] / self.sizes[first])
 
@@ -63,7 +63,7 @@ def curves(
     gang_nodes: int = GANG_NODES,
     told: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Curve]:
-    """Yield the curves of all handlers; ``told`` hears of each size when it begins."""
+    """Yield the curves of all operations; ``told`` is called with a description before each size."""
     found: dict[str, list[float]] = {}
     for count in nodes:
         told(f"{count} nodes")
@@ -77,7 +77,7 @@ def curves(
 
 
 def run() -> Iterator[Result]:
-    """Yield the cost at the largest size beside that at the smallest, and the exponent."""
+    """Yield the cost at the largest size, with its ratio to that at the smallest, and the exponent."""
     for curve in curves():
         what, seconds = f"{curve.what}, {curve.sizes[-1]} {curve.of}", curve.seconds
         yield Result(NAME, what, seconds[-1] * 1e3, "ms", None, seconds[-1] / seconds[0], f"that of {curve.sizes[0]}")
@@ -85,7 +85,7 @@ def run() -> Iterator[Result]:
 
 
 def _placement(nodes: int) -> Mapping[str, float]:
-    """Ask for one pod after another, each bound before the next is asked for, as kube-scheduler does."""
+    """Schedule one pod after another; bind a pod before the next one, as kube-scheduler does."""
     engine, names = filled(nodes, _PODS_A_NODE * nodes)
     kinds = [request_for(units) for units in (1, 2, 3)]
     parts: tuple[list[float], ...] = ([], [], [], [])
@@ -116,7 +116,7 @@ def _placement(nodes: int) -> Mapping[str, float]:
 
 
 def _preemption(nodes: int) -> Mapping[str, float]:
-    """Choose who leaves for a pod that wants all GPUs of a node, where no node is empty."""
+    """Choose victims for a pod that requests all GPUs of a node, while no node is empty."""
     engine, names = filled(nodes, _PODS_A_NODE * nodes)
     facts = {each.uid: EvictionFacts("bench", each.name, started_at=_STARTED_S) for each in engine.ledger.bookings()}
     for uid in facts:
@@ -190,7 +190,7 @@ def _whole_processes(nodes: int) -> Mapping[str, float]:
 
 
 def tables(found: Sequence[Curve]) -> str:
-    """Return the curves as Markdown, a table for each unit of their sizes, as docs/reference/benchmarks.md has them."""
+    """Return the curves as Markdown tables, one for each unit of size, as in docs/reference/benchmarks.md."""
     parts = []
     for of in dict.fromkeys(each.of for each in found):
         mine = [each for each in found if each.of == of]

@@ -1,7 +1,7 @@
-"""The extender over HTTP and JSON: 500 candidate names of a cluster of 5,000 nodes.
+"""Measures the extender over HTTP and JSON: 500 candidate names of a cluster of 5,000 nodes.
 
-Client and server share this process, so that one core does the work of both; what the client costs is measured by
-asking for /healthz, and is the number to compare with.
+Client and server share this process, so that one core does the work of both. Requests to /healthz measure the cost of
+the client, which is the baseline.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def _admit() -> None:
 
 
 def _bodies() -> list[bytes]:
-    """Return requests as kube-scheduler makes them: a pod, and a run of names from somewhere in the cluster."""
+    """Return request bodies like those of kube-scheduler: a pod, and consecutive node names from a random start."""
     draw = random.Random(7)
     bodies = []
     for number in range(64):

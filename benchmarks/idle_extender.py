@@ -26,7 +26,7 @@ NULL = msgspec.Raw(b"null")
 
 
 class _Nodes(msgspec.Struct):
-    """The nodes of filter's arguments, kept as the bytes that came."""
+    """The nodes in the arguments of filter, as undecoded bytes."""
 
     names: msgspec.Raw = msgspec.field(name="NodeNames", default=NULL)
     nodes: msgspec.Raw = msgspec.field(name="Nodes", default=NULL)
@@ -62,7 +62,7 @@ _decode_bind = msgspec.json.Decoder(_Bind).decode
 
 
 class IdleExtender:
-    """The handler; ``api`` is the client that binds, None if bind is not asked for."""
+    """The request handler; ``api`` is the client for Bindings, None if bind is not served."""
 
     def __init__(self, api: httpx.AsyncClient | None = None) -> None:
         self._api = api
@@ -86,7 +86,7 @@ class IdleExtender:
 
 
 async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
-    """Bind as the scheduler would, and return what went wrong, "" if nothing did."""
+    """Bind as the scheduler would; return the error, or "" for success."""
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -98,7 +98,7 @@ async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
 
 
 def start_idle_extender(plane: "ControlPlane", name: str, *, bind: bool = False) -> "tuple[Process, str]":
-    """Start one beside ``plane``, and wait until it serves; return it and its URL."""
+    """Start an idle extender for ``plane``, and wait until it serves; return its process and URL."""
     (port,) = free_ports(1)
     command: list[str | Path] = [sys.executable, "-m", __spec__.name, f"--port={port}"]
     if bind:

@@ -1,9 +1,9 @@
-"""How long each handler of a service holds its event loop: 5,000 nodes, 50,000 pods, 1,000 gangs, a gang of 2,000.
+"""Measures how long each handler of a service blocks its event loop.
 
-While a loop is held, the service answers nobody and renews no Lease. What is compared with the target is CPU time of
-the loop's thread; the clock's, beside it, has what other programs took meanwhile too. A handler is driven as the
-service drives it; the API server is an object that answers at once. Each part of ``PARTS`` yields the cases of one
-service.
+The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its event loop is
+blocked, a service answers no requests and renews no Lease. The target is for the CPU time of the loop's thread; the
+wall-clock time, which is printed too, includes the time of other programs. Handlers are driven as in the service, with
+an API server in memory. Each function in ``PARTS`` yields the cases of one service.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PARTS: tuple[Callable[[], Iterable[Case]], ...] = (controller_holds.cases, exten
 
 
 def run() -> Iterator[Result]:
-    """Yield the longest hold of each handler."""
+    """Yield the longest time that each handler blocks the loop."""
     body = json.dumps([node_name(i) for i in range(NODES)])
     parse = cpu_times(lambda _: json.loads(body), 100).median
     for part in PARTS:

@@ -1,6 +1,6 @@
-"""How long single callbacks hold an event loop: by the clock, and in CPU time of the loop's thread.
+"""Measures how long single callbacks block an event loop, in wall-clock and CPU time of its thread.
 
-On a quiet machine the two are the same. On a busy one the clock counts other programs' turns too.
+On a quiet machine both are the same. On a busy one, wall-clock time includes the time of other programs.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from unittest import mock
 
 
 class LoopMeter:
-    """Keeps the longest hold of the loop while it is ``watching``: in CPU seconds, and in seconds by the clock."""
+    """Records the longest callback while it is ``watching``, in CPU seconds and in wall-clock seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -22,8 +22,8 @@ class LoopMeter:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time every callback that an event loop of this thread begins within the context."""
-        plain = asyncio.Handle._run  # noqa: SLF001 - asyncio has no other place to measure at
+        """Time every callback that an event loop of this thread starts within the context."""
+        plain = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook for callbacks
 
         def timed(handle: asyncio.Handle) -> None:
             began, started = time.perf_counter(), time.thread_time_ns()
@@ -41,7 +41,7 @@ class LoopMeter:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One handler: ``drive`` has it work on an event loop, and lets the meter watch the part that counts."""
+    """One handler; ``drive`` runs it on an event loop, and has the meter watch the part to be measured."""
 
     what: str
     drive: Callable[[LoopMeter], Coroutine[Any, Any, None]]

@@ -1,7 +1,7 @@
-"""The agent on a real kubelet: its start, its memory, its answers while 200 pods are admitted, and its idle CPU.
+"""Measures the agent on a real kubelet: start, memory, latency while 200 pods are admitted, idle CPU.
 
-Kubelet, containerd, runc and the control plane share the machine's cores with it, so the times are those of a node
-that is busy starting containers. Needs root.
+Kubelet, containerd, runc and the control plane share the machine's cores with the agent, so the times are those of a
+node that is busy starting containers. Needs root.
 """
 
 import re
@@ -24,7 +24,7 @@ _BUCKET = re.compile(r'gputile_agent_call_seconds_bucket\{call="(\w+)",le="([^"]
 
 
 def run() -> Iterator[Result]:
-    """Measure seconds, MiB and percent of a core."""
+    """Measure seconds, milliseconds, MiB and percent of a core."""
     with (
         ControlPlane() as plane,
         gpu_node(plane, binaries.find(binaries.NODE), "bench", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
@@ -41,7 +41,7 @@ def run() -> Iterator[Result]:
             yield Result(NAME, f"{call}, half within (of the histogram's bounds)", halves[call] * 1000, "ms")
             yield Result(NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms")
         yield Result(NAME, f"memory, 8 GPUs, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0)
-        time.sleep(SETTLE_S)  # the last pods' status is still on its way
+        time.sleep(SETTLE_S)  # the status of the last pods is still being written
         used, since = cpu_seconds(here.agent.pids()), time.perf_counter()
         time.sleep(IDLE_S)
         yield Result(
@@ -50,7 +50,7 @@ def run() -> Iterator[Result]:
 
 
 def _restart(here: GpuNode) -> float:
-    """Return the seconds from the start of an agent until it says that the node is served."""
+    """Restart the agent; return the seconds until it reports that it serves the node."""
     here.agent.process.stop()
     started = time.perf_counter()
     here.agent.process.start()
@@ -59,7 +59,7 @@ def _restart(here: GpuNode) -> float:
 
 
 def _quantile(metrics: str, part: float) -> dict[str, float]:
-    """Return for each call the smallest bound of the histogram, in seconds, that this part of the calls stay within."""
+    """Return for each call the smallest histogram bound, in seconds, that ``part`` of the calls do not exceed."""
     counts: dict[str, list[tuple[float, float]]] = {}
     for call, bound, count in _BUCKET.findall(metrics):
         counts.setdefault(call, []).append((float(bound), float(count)))

@@ -34,18 +34,18 @@ LEFT_OUT = f"{NAME}: left out, since it needs a trace: set {TRACE} to its direct
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What is drawn; None leaves a part as it is in ``source``."""
+    """The pods to draw; None keeps a proportion as in ``source``."""
 
     name: str
     source: str
     shares: float | None = None
-    """Part of the GPU demand that is shares of a GPU."""
+    """Part of the GPU demand in shares of a GPU."""
     several: float | None = None
-    """Part in pods of several GPUs."""
+    """Part of the GPU demand in pods of several GPUs."""
     models: float | None = None
-    """Part in pods for certain models."""
+    """Part of the GPU demand in pods for certain models."""
     without_gpu: float | None = None
-    """Pods without GPUs for each pod with some."""
+    """Number of pods without GPUs for each GPU pod."""
 
 
 MIXES = (
@@ -65,7 +65,7 @@ MIXES = (
 
 
 def draw(mix: Mix, source: Workload, gpus: int) -> Workload:
-    """Draw pods that ask for as many GPUs as the cluster has; the same ones every time."""
+    """Draw pods that request as many GPUs as the cluster has; always the same pods for a mix."""
     shapes = [source.shapes[i] for i in source.shape.tolist()]
     demand = np.array([shape.demand for shape in shapes], np.float64)
     weight = (demand > 0).astype(np.float64)
@@ -91,7 +91,7 @@ def _is_share(shape: PodShape) -> bool:
 
 
 def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
-    """Return allocated per cent at each of ``POINTS``."""
+    """Return the percentage of allocated GPUs at each of ``POINTS``; NaN if it was never reached."""
     trace, mix, policy, seed = task
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
@@ -103,7 +103,7 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
 def means(
     trace: Path, mixes: Sequence[Mix], policies: list[str], seeds: list[int]
 ) -> Iterator[tuple[Mix, list[tuple[float, ...]]]]:
-    """Yield each mix when it is measured, and for each policy what ``measure`` returns, the means of the seeds."""
+    """Yield each mix as soon as it is measured, with the results of ``measure`` by policy, as means over the seeds."""
     tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = pool.map(measure, tasks)
@@ -113,7 +113,7 @@ def means(
 
 
 def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
-    """Yield the lines of a table, each when it is measured: one a mix, the means of the seeds."""
+    """Yield the lines of a table, each as soon as it is measured: one for each mix, with means over the seeds."""
     yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
     for mix, found in means(trace, mixes, policies, seeds):
         cells = [" / ".join(f"{value:.2f}" for value in each) for each in found]
@@ -121,7 +121,7 @@ def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) 
 
 
 def run() -> Iterator[Result]:
-    """Yield what packing gets on of each mix, beside FGD: GPUs in per cent when all of them had been asked for."""
+    """Yield the percentage of GPUs that packing allocates of each mix at 100 % demand, compared with FGD."""
     at = POINTS.index(100)
     for mix, (fgd, packing) in means(Path(os.environ[TRACE]), MIXES, ["fgd", "packing"], [1]):
         yield Result(NAME, f"{mix.name}: allocated", packing[at], "%", None, packing[at] / fgd[at], "FGD")

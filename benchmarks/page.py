@@ -1,6 +1,6 @@
-"""The page of the cluster: what a browser needs for it, and what its server spends on viewers.
+"""Measures the cluster's web page: its cost in a browser, and the cost of viewers for its server.
 
-The API server is the tests' own; the page's server is a process of its own, and the browser is a real one.
+The API server is that of the tests. The page's server is a separate process, and the browser is a real one.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _SCROLL = """
 
 @dataclass(frozen=True)
 class _Page:
-    """A page's server: the API server behind it, its process, and its address."""
+    """A server of the page: its API server, its process, and its address."""
 
     cluster: FakeApiServer
     pid: int
@@ -65,14 +65,14 @@ class _Page:
 
 
 def run() -> Iterator[Result]:
-    """Measure at each size what the browser needs, and at the middle one what viewers cost the server."""
+    """Measure the browser at each size, and the cost of viewers for the server at the middle size."""
     for nodes in SIZES:
         yield from asyncio.run(_in_browser(nodes))
     yield from asyncio.run(_viewers(SIZES[1]))
 
 
 def objects(nodes: int) -> Iterator[Node | Pod]:
-    """Yield nodes of eight GPUs, each with three pods."""
+    """Yield nodes of eight GPUs, and three pods on each GPU."""
     for number in range(nodes):
         name = f"node-{number:05}"
         yield gpu_node(name, mode="cgpu", sizes=[80 * GIB] * 8, unit_mib=GIB)
@@ -108,7 +108,7 @@ async def _served(nodes: int) -> AsyncIterator[_Page]:
             try:
                 assert process.stdout is not None
                 address = (await process.stdout.readline()).decode().strip()
-                while cluster.count("watch") < 2:  # then it has listed everything
+                while cluster.count("watch") < 2:  # it watches once it has listed everything
                     await asyncio.sleep(0.1)
                 await asyncio.sleep(2)
                 yield _Page(cluster, process.pid, address)
@@ -181,11 +181,11 @@ async def _read(client: aiohttp.ClientSession, target: str, received: list[int],
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _resident_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process in MB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,8 +1,8 @@
-"""Whom preemption evicts: on small clusters beside the best choice there is, and on a trace beside kube-scheduler's.
+"""Compares preemption with the best choice on small clusters, and with kube-scheduler's on a trace.
 
-Each choice is made of the same state. On small clusters only the choices are compared. On the trace (``GPUTILE_TRACE``)
-two clusters go their own ways: each pod that finds no room has pods of lower priority evicted, which wait then to start
-anew. The trace's classes of service are the priorities: BE, Burstable, LS and Guaranteed.
+On small clusters, the choices for the same state are compared. On the trace (``GPUTILE_TRACE``), one cluster is
+replayed with gputile and one with kube-scheduler: a pod that does not fit preempts pods of lower priority, which then
+wait to start anew. The priorities are the trace's QoS classes: BE, Burstable, LS and Guaranteed.
 """
 
 import csv
@@ -35,18 +35,18 @@ from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 NAME = "preemption"
-CASES = 1000  # small clusters, of each kind of request
+CASES = 1000  # small clusters for each kind of request
 _PRIORITY = {"BE": 0, "Burstable": 1, "LS": 2, "Guaranteed": 3}
 _SIZES = (100, 200, 250, 300, 400, 500, 600, 700, 1000)
 _NODES, _GPUS = 3, 4
-_EVERY = 12  # of the trace's nodes one in so many
+_EVERY = 12  # one in so many nodes of the trace is used
 LOAD = 1.3
 WORKLOADS = ("default", "gpushare60")
-_START = 1_000_000.0  # seconds; 0 would be no time
+_START = 1_000_000.0  # seconds; 0 would mean an unknown start
 
 
 class Stage:
-    """A cluster with pods that have priorities, on the ledger and the engine of a real one."""
+    """A cluster with pods of different priorities, on the real ledger and engine."""
 
     def __init__(self, nodes: Nodes, shapes: Sequence[PodShape]) -> None:
         self.cluster = ReplayCluster(nodes, shapes, np.arange(len(nodes.gpus)))
@@ -57,7 +57,7 @@ class Stage:
         self._row: dict[str, int] = {}
 
     def bind(self, uid: str, index: int, row: int, priority: int, started: float, gpus: Sequence[int] = ()) -> None:
-        """Put a pod on these GPUs of a node, or on those that the engine chooses."""
+        """Bind a pod on ``gpus`` of a node; if there are none, on the GPUs that the engine chooses."""
         request, info = self.cluster.request(index), self.ledger.node_info(row)
         assert info is not None
         pod = self.cluster.pod(uid, index, row)
@@ -76,14 +76,14 @@ class Stage:
         self.pods[uid], self._row[uid] = pod, row
 
     def end(self, uid: str) -> Held | None:
-        """Take a pod away; return what it held."""
+        """Remove a pod; return its record, or None if it had no GPUs."""
         self.cluster.release(uid)
         self.facts.pop(uid, None)
         del self.pods[uid]
         return self.held[self._row.pop(uid)].pop(uid, None)
 
     def row_for(self, index: int) -> int | None:
-        """Return the best node that has room, None where none has."""
+        """Return the row of the best node that the pod fits; None if it fits none."""
         request, shape = self.cluster.request(index), self.cluster.shapes[index]
         host = HostResources(shape.cpu, shape.memory)
         scores = self.engine.scores(request.shape if request is not None else None, host)[: len(self.cluster.gpus)]
@@ -92,7 +92,7 @@ class Stage:
         return None if scores[row] == UNFIT else row
 
     def open_nodes(self, index: int) -> dict[str, OpenNode]:
-        """Return the nodes that nothing but GPUs keeps a pod from."""
+        """Return the nodes where a pod may lack GPUs but nothing else."""
         found = {}
         for row in np.flatnonzero(self.cluster.admits(index)).tolist():
             info, free = self.ledger.node_info(row), self.cluster.free(np.array([row]))[0]
@@ -102,13 +102,13 @@ class Stage:
         return found
 
     def rules(self) -> EvictionRules:
-        """Return that nothing forbids an eviction."""
+        """Return rules that allow every eviction."""
         return EvictionRules(self.facts, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A node's row, GPUs ("()" where the engine chooses them), and the UIDs of who leaves."""
+    """A node's row, the GPUs (empty if the engine chooses them), and the UIDs of the victims."""
 
     row: int
     victims: tuple[str, ...]
@@ -119,7 +119,7 @@ Chooser = Callable[[Stage, int, int, float], Choice | None]
 
 
 def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choice | None:
-    """Choose as the extender does."""
+    """Choose victims as gputile's extender does."""
     request = stage.cluster.request(index)
     assert request is not None
     preemptor = Preemptor("asking", request, priority, now)
@@ -131,8 +131,8 @@ def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choic
 
 
 def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Choice | None:
-    """Choose as kube-scheduler does."""
-    del now  # it goes by starts
+    """Choose victims as kube-scheduler does."""
+    del now  # kube-scheduler compares start times only
     shape = stage.cluster.shapes[index]
     found = scheduler_victims(stage.open_nodes(index), Asked(shape.gpus, shape.milli, priority))
     return None if found is None else Choice(stage.ledger.row_of[found[0]], tuple(each.uid for each in found[1]))
@@ -143,7 +143,7 @@ def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Cho
 
 @dataclass(slots=True)
 class Sums:
-    """Choices, evictions, GPU-seconds lost, and how many choices were as good as the best, or found nobody."""
+    """Sums over choices. ``lost``: GPU-seconds; ``best``: optimal choices; ``missed``: existing victims not found."""
 
     choices: int = 0
     missed: int = 0
@@ -152,7 +152,7 @@ class Sums:
     best: int = 0
 
     def add(self, victims: Sequence[Held], now: float, best: Sequence[Held]) -> None:
-        """Count the victims of one choice."""
+        """Add the victims of one choice; ``best`` are those of the best choice."""
         lost = sum(each.lost(now) for each in victims)
         self.choices += 1
         self.evictions += len(victims)
@@ -185,7 +185,7 @@ def small_stage(rng: random.Random) -> Stage:
 
 
 def compare_single(cases: int) -> dict[str, Sums]:
-    """Return what gputile, kube-scheduler and the integer program evict for single pods."""
+    """Return the sums of gputile, kube-scheduler and the integer program for single pods."""
     found = {"gputile": Sums(), "kube-scheduler": Sums(), "best": Sums()}
     for seed in range(cases):
         rng = random.Random(seed)
@@ -208,7 +208,7 @@ def compare_single(cases: int) -> dict[str, Sums]:
 
 
 def compare_gangs(cases: int) -> dict[str, Sums]:
-    """Return what gputile and the integer program evict for gangs of two to five pods alike."""
+    """Return the sums of gputile and the integer program for gangs of two to five equal pods."""
     found = {"gputile": Sums(), "best": Sums()}
     for seed in range(cases):
         rng = random.Random(seed)
@@ -217,7 +217,7 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
         shape, nodes = stage.cluster.shapes[index], stage.open_nodes(index)
         best = best_victims(nodes, Asked(shape.gpus, shape.milli, priority, pods), _START)
         if best is not None and not best:
-            continue  # it has room
+            continue  # the gang fits without evictions
         amounts = {"cpu": "9999", "memory": "9999Ti", "pods": "9999", GPU_MEMORY: "999999"}
         objects = [Node(ObjectMeta(name=name), status=NodeStatus(allocatable=dict(amounts))) for name in nodes]
         predicates = Predicates(objects)
@@ -245,7 +245,7 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
 
 @dataclass(slots=True)
 class Preempted:
-    """What a replay came to; lost are GPU-seconds."""
+    """The sums of a replay; ``lost`` is in GPU-seconds."""
 
     evictions: int = 0
     lost: float = 0.0
@@ -254,7 +254,10 @@ class Preempted:
 
 @dataclass(slots=True)
 class _Replay:
-    """A cluster on which pods come, end, and preempt others. ``kinds`` and ``runtime`` are those of each pod."""
+    """A cluster on which pods arrive, end and preempt others.
+
+    ``kinds`` has the index of each pod's shape, ``runtime`` its run time in seconds.
+    """
 
     stage: Stage
     priorities: Sequence[int]
@@ -262,12 +265,12 @@ class _Replay:
     kinds: Sequence[int]
     runtime: Sequence[float]
     result: Preempted = field(default_factory=Preempted)
-    ends: list[tuple[float, int, int]] = field(default_factory=list)  # when, the pod, and which of its starts
+    ends: list[tuple[float, int, int]] = field(default_factory=list)  # end time, pod, and number of its start
     starts: dict[int, int] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 
     def play(self, created: Sequence[float]) -> Preempted:
-        """Let the pods come one after the other."""
+        """Replay the pods, which arrive at the ascending times ``created``, in seconds."""
         for pod, came in enumerate(created):
             now, ended = _START + came, False
             while self.ends and self.ends[0][0] <= now:
@@ -292,7 +295,7 @@ class _Replay:
         return True
 
     def _again(self, now: float) -> None:
-        """Start the pods that wait and have room now, the most important first."""
+        """Start the waiting pods that fit now, those of the highest priority first."""
         full = set[int]()
         for pod in sorted(self.waiting, key=lambda each: (-self.priorities[self.kinds[each]], each)):
             if self.kinds[pod] in full:
@@ -315,13 +318,13 @@ class _Replay:
             assert held is not None
             self.result.evictions += 1
             self.result.lost += held.lost(now)
-            self.starts[int(uid)] += 1  # what was to end does not end then
+            self.starts[int(uid)] += 1  # so that the scheduled end of this start is ignored
             self.waiting.add(int(uid))
         return self._start(pod, now, choice)
 
 
 def with_priorities(trace: Path, name: str) -> tuple[Workload, list[int]]:
-    """Return a workload whose shapes are told apart by priority too, and the priority of each shape."""
+    """Return a workload whose shapes differ by priority too, and the priority of each shape."""
     workload = read_workload(trace, name)
     with (trace / f"openb_pod_list_{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda each: each["name"])
@@ -334,9 +337,9 @@ def with_priorities(trace: Path, name: str) -> tuple[Workload, list[int]]:
 
 
 def replay_trace(trace: Path, name: str, seed: int) -> dict[str, Preempted]:
-    """Return what the choices come to on one in ``_EVERY`` of the trace's nodes.
+    """Return the sums of both schedulers on one in ``_EVERY`` of the trace's nodes.
 
-    "same states" is what kube-scheduler would have evicted wherever gputile evicted pods.
+    "same states" has the evictions that kube-scheduler would have chosen in each state where gputile evicted pods.
     """
     every, (workload, priorities) = read_nodes(trace), with_priorities(trace, name)
     some = slice(None, None, _EVERY)
@@ -365,7 +368,7 @@ def _beside(what: str, mine: Sums | Preempted, other: Sums | Preempted, against:
 
 
 def run() -> Iterator[Result]:
-    """Yield what the choices cost beside others'."""
+    """Yield evictions and lost GPU-hours, compared with those of other choices."""
     single, gangs = compare_single(CASES), compare_gangs(CASES)
     for who in ("gputile", "kube-scheduler"):
         yield from _beside(f"small clusters, {who}", single[who], single["best"], "the best")

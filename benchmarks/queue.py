@@ -1,9 +1,9 @@
-"""How long a pod that fits waits in the real kube-scheduler behind a crowd of another namespace that fits nowhere.
+"""Measures how long a pod that fits waits in the real kube-scheduler behind a crowd that does not fit.
 
-The extender refuses the crowd: no GPU has enough free memory, though the sums of the nodes would do. Pods without GPUs
-end all the time, and at each end kube-scheduler tries every refused pod again. Beside them single pods that fit are
-created. The same is measured without the crowd, with kube-scheduler's own backoff, with a higher priority, and with
-the backoff of examples/extender/scheduler.yaml, all in one run.
+The crowd is in another namespace. The extender refuses its pods, since no GPU has enough free memory, although the sums
+of the nodes suffice. Pods without GPUs end continuously, and at each end kube-scheduler retries every refused pod.
+Meanwhile single pods that fit are created. All variants are measured in one run: without the crowd, with
+kube-scheduler's own back-off, with a higher priority, and with the back-off of examples/extender/scheduler.yaml.
 """
 
 import statistics
@@ -28,15 +28,16 @@ from benchmarks.report import Result
 
 NAME = "queue"
 NODES, CROWD, PODS = 50, 2_000, 5
-SETTLE_SECONDS = 150.0  # until the crowd's pods wait as long between two tries as they ever do
-ENDS_SECONDS = 2.0  # from the end of one pod to that of the next
+SETTLE_SECONDS = 150.0  # until the back-off of the crowd's pods has reached its maximum
+ENDS_SECONDS = 2.0  # between the ends of two pods
 PATIENCE_SECONDS = 300.0
 BACKOFF = "podMaxBackoffSeconds"
 CLUSTER = f"""
 nodes:
 - {{name: 'n', count: {NODES}, mode: cgpu, gpus: {{count: 4, model: Tesla T4, memory: 16GiB}}, taints: []}}
 """
-FILLING, TOO_LARGE, SMALL = ({"aliyun.com/gpu-mem": units} for units in (10, 8, 1))  # 6 of 16 are free on each GPU
+# FILLING leaves 6 of 16 units free on each GPU.
+FILLING, TOO_LARGE, SMALL = ({"aliyun.com/gpu-mem": units} for units in (10, 8, 1))
 
 
 def run() -> Iterator[Result]:
@@ -80,7 +81,7 @@ def _create(plane: ControlPlane, namespace: str, count: int, limits: dict[str, i
 
 @contextmanager
 def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
-    """Have pods that fit nowhere for as long as the context lasts, and others that end all the time."""
+    """Within the context, keep a crowd of pods that fit nowhere, and have other pods end continuously."""
     namespace = plane.create_namespace(f"crowd-{name}")
     _create(plane, namespace, CROWD, TOO_LARGE)
     over = threading.Event()
@@ -95,7 +96,7 @@ def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
 
 
 def _is_empty(plane: ControlPlane, namespace: str) -> bool:
-    """Delete the pods of a namespace, of which one request may not manage all in time; return whether none is left."""
+    """Delete the pods of a namespace; return whether none is left, since one request may not delete all in time."""
     plane.nodes.delete_all_pods_now(namespace)
     return not pods_in(plane, namespace)
 
@@ -106,11 +107,11 @@ def _end_pods(plane: ControlPlane, namespace: str, over: threading.Event) -> Non
             plane.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body("ends", {"cpu": 1}, nodeName="n-1"))
             plane.nodes.delete_pod_now(namespace, "ends")
         except (ApiError, httpx.HTTPError):
-            continue  # a busy API server; the next one comes
+            continue  # the API server is busy; go on with the next pod
 
 
 def _waits(plane: ControlPlane, name: str, **spec: Any) -> float:
-    """Return the median wait of pods that fit, created one after the other."""
+    """Return the median wait, in seconds, of pods that fit and are created one after the other."""
     namespace, seconds = plane.create_namespace(f"fits-{name}"), []
     for number in range(PODS):
         pod = f"p{number}"

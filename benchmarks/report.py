@@ -1,4 +1,4 @@
-"""What a benchmark reports, how time is taken, and how it is printed."""
+"""Defines the results of benchmarks, measures CPU time and memory, and prints tables."""
 
 import gc
 import time
@@ -12,7 +12,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One number. ``ratio`` compares it with ``against``, measured in the same run; ``target`` is what to reach."""
+    """One measured value. ``ratio`` is relative to ``against``, from the same run; ``target`` is an upper limit."""
 
     benchmark: str
     what: str
@@ -25,18 +25,18 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """CPU seconds of many runs of one thing."""
+    """The CPU seconds of repeated runs."""
 
     seconds: tuple[float, ...]
 
     def at(self, fraction: float) -> float:
-        """Return the time that this fraction of the runs stays under."""
+        """Return the time that ``fraction`` of the runs do not exceed."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The upper median of the runs."""
         return self.at(0.5)
 
 
@@ -53,7 +53,7 @@ def cpu_times(run: Callable[[int], object], count: int, *, warm_up: int = 3) -> 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep the cyclic garbage collector out, as the extender does with what its first list brought."""
+    """Exclude existing objects from garbage collections, as the extender does after its first list."""
     gc.collect()
     gc.freeze()
     try:
@@ -63,13 +63,13 @@ def without_collector() -> Iterator[None]:
 
 
 def resident_mib() -> float:
-    """Return the memory that this process has in RAM now."""
+    """Return the resident memory of this process, in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096 / 2**20
 
 
 def as_table(results: list[Result]) -> str:
-    """Return the results for people."""
+    """Return the results as a table."""
     lines = [f"{'benchmark':<10} {'what':<58} {'value':>10} {'':<4} {'target':>8}  compared with"]
     for r in results:
         target = "" if r.target is None else f"< {r.target:g}"
@@ -79,5 +79,5 @@ def as_table(results: list[Result]) -> str:
 
 
 def as_json(results: list[Result]) -> str:
-    """Return the results for programs."""
+    """Return the results as a JSON list."""
     return msgspec.json.format(msgspec.json.encode([asdict(result) for result in results]), indent=2).decode()

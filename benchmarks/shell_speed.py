@@ -1,8 +1,7 @@
-"""What commands cost that people wait for: whole processes, compared with a Python that does nothing.
+"""Measures the CPU time of commands that people wait for, compared with an empty Python program.
 
-It is CPU time: on a machine that does nothing else, people wait so long, and for the API server.
-
-The API server is a plain HTTP server here, with objects made beforehand: what is measured is the command's own process.
+Whole processes are measured. On an otherwise idle machine, people wait for this time, and for the API server. Here the
+API server is a plain HTTP server with prepared objects, so that only the command's own process is measured.
 """
 
 import http.server
@@ -31,7 +30,7 @@ DEMO = ("simulate", "--cluster", "examples/cluster.yaml", "-f", "examples/worklo
 
 
 def run() -> Iterator[Result]:
-    """Measure the middle of some runs of each command, in seconds of CPU."""
+    """Measure the median CPU time of each command, in seconds."""
     nothing = _seconds([sys.executable, "-c", "pass"])
     program = str(Path(sys.executable).with_name("gputile"))
     with _api_server() as config:
@@ -48,7 +47,7 @@ def run() -> Iterator[Result]:
 
 
 def _seconds(command: Sequence[str]) -> float:
-    # What pip installs is compiled.
+    # Allow bytecode files, since pip installs byte-compiled modules.
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     found = []
     for _ in range(RUNS):
@@ -65,7 +64,7 @@ def _children() -> float:
 
 @contextmanager
 def _api_server() -> Iterator[str]:
-    """Serve a cluster, and yield the name of a kubeconfig for it."""
+    """Serve a cluster; yield the path of a kubeconfig for it."""
     engine, _ = filled(NODES, PODS)
     lists = {
         "/api/v1/nodes": _list(node_items(NODES)),
@@ -83,7 +82,7 @@ def _api_server() -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with (
         http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server,

@@ -18,14 +18,14 @@ MOST_PODS = 600
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What packing placed more than binpack on one cluster: pods, and the part of all GPUs."""
+    """How much more packing placed than binpack on one cluster: in pods, and as a fraction of all GPUs."""
 
     pods: int
     gpus: float
 
 
 def cluster(seed: int) -> tuple[Nodes, Workload, Arrivals]:
-    """Draw 1 to 12 nodes of 1 to 8 GPUs, and pods that ask for 0.9 to 1.3 times their GPUs."""
+    """Draw 1 to 12 nodes of 1 to 8 GPUs, and pods that request 0.9 to 1.3 times as many GPUs."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 13))
     sizes = [1, 2, 4, 8]
@@ -55,7 +55,7 @@ def _shape(rng: np.random.Generator, *, tight: bool) -> PodShape:
 
 
 def compare(seed: int) -> Comparison:
-    """Return what packing places more than binpack on the cluster of a seed."""
+    """Compare packing with binpack on the cluster of a seed."""
     nodes, workload, arrivals = cluster(seed)
     packing, binpack = (
         replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)
@@ -66,7 +66,7 @@ def compare(seed: int) -> Comparison:
 
 
 def main() -> None:
-    """Print in how many clusters packing places fewer pods, and more."""
+    """Print in how many clusters packing places fewer pods than binpack, and in how many more."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.small_clusters", description=__doc__)
     parser.add_argument("--clusters", type=int, default=1000)
     count = parser.parse_args().clusters

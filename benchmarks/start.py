@@ -1,7 +1,7 @@
-"""From the start of ``gputile extender`` to ready, and its memory: 5,000 nodes and 50,000 pods listed over HTTP.
+"""Measures the extender's time from start to ready, and its memory, with 5,000 nodes and 50,000 pods.
 
-The API server is a plain HTTP server here that pages through objects made beforehand: what is measured is the
-extender's own process. Its list is compared with reading the same bytes and throwing them away.
+The API server is a plain HTTP server that serves pages of prepared objects, so that only the extender's own process is
+measured. Its initial list is compared with a client that reads the same bytes and discards them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NODES, PODS = 5_000, 50_000
 
 
 def run() -> Iterator[Result]:
-    """Measure seconds to ready and MiB resident."""
+    """Measure the seconds until the extender is ready, and its resident memory in MiB."""
     engine, _ = filled(NODES, PODS)
     found = asyncio.run(start(node_items(NODES), pod_items(engine.ledger)))
     yield Result(NAME, "start to ready", found.ready, "s", 15.0, found.ready / found.reading, "reading the lists alone")
@@ -40,9 +40,9 @@ def run() -> Iterator[Result]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of the extender: seconds by the clock until it is ready, CPU seconds until then, and MiB resident after.
+    """A start of the extender: wall-clock and CPU seconds until it is ready, then resident memory in MiB.
 
-    ``reading`` is how many seconds a client takes that reads the same lists and throws them away.
+    ``reading`` are the seconds that a client needs to read the same lists and discard them.
     """
 
     ready: float
@@ -52,7 +52,7 @@ class Start:
 
 
 async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
-    """Start an extender on a cluster of these objects, and end it."""
+    """Start an extender on a cluster of these objects, measure it, and stop it."""
     port, own = free_ports(2)
     runner = web.AppRunner(_api_server(nodes, pods), shutdown_timeout=0.1)  # the watches never end by themselves
     await runner.setup()
@@ -79,12 +79,12 @@ async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
 
 
 def node_items(count: int) -> list[bytes]:
-    """Return nodes as the API server prints them."""
+    """Return nodes as JSON, as the API server serves them."""
     return [msgspec.json.encode(_with_noise(gpu_node(number))) for number in range(count)]
 
 
 def pod_items(ledger: Ledger) -> list[bytes]:
-    """Return the pods that hold the ledger's bookings, as the API server prints pods: some 3 kB each."""
+    """Return the pods of the ledger's bookings as JSON, as the API server serves them: about 3 kB each."""
     items = []
     for number, booking in enumerate(ledger.bookings()):
         pod = gpu_pod(number, 1)
@@ -97,7 +97,7 @@ def pod_items(ledger: Ledger) -> list[bytes]:
 
 
 def _with_noise(found: Any) -> Any:
-    """Add what the API server prints and nobody here reads."""
+    """Add fields that the API server serves and gputile does not read."""
     body = msgspec.to_builtins(found)
     body["metadata"]["managedFields"] = [{"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(80)}}]
     body["metadata"]["resourceVersion"] = "1"
@@ -126,7 +126,7 @@ def _api_server(nodes: list[bytes], pods: list[bytes]) -> web.Application:
 
 
 async def _read_all(port: int, nodes: int, pods: int) -> float:
-    """Return the seconds that a client takes to read all pages of both lists."""
+    """Return the seconds that a client needs to read all pages of both lists."""
     started = time.perf_counter()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         for path, count in (("nodes", nodes), ("pods", pods)):

@@ -1,8 +1,8 @@
-"""Pods per second through the real kube-scheduler: without an extender, with one that does not decide, with gputile.
+"""Measures pods per second through the real kube-scheduler: with gputile, an idle extender, and none.
 
-All run on the same control plane in the same run, alternating, since everything shares the machine's cores. The idle
-extender answers filter with all names and prioritize with zeros, and binds with a plain Binding. The pods are there
-before the scheduler starts.
+The variants alternate in one run on the same control plane, since everything shares the machine's cores. The idle
+extender answers filter with all names and prioritize with zeros, and binds with a plain Binding. The pods exist before
+the scheduler starts.
 """
 
 import statistics
@@ -36,7 +36,7 @@ nodes:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast pods were bound, and CPU seconds of scheduler and extender for one of them."""
+    """Pods bound per second, and CPU seconds of scheduler and extender for each pod."""
 
     pods_per_second: float
     cpu_seconds: float
@@ -49,11 +49,11 @@ def _gpu_pod(plane: ControlPlane, namespace: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to schedule: with which extender, if any, and what is asked for.
+    """One way to schedule: the extender, if any, the scheduler's options, and the pods.
 
-    ``start`` starts the extender, which runs while its pods are scheduled and no longer; it gets a name, and returns
-    the process and its URL. ``create`` creates a pod by number. ``settled`` says whether other controllers have done
-    what they do for the pods of a namespace.
+    ``start`` starts an extender of the given name, and returns its process and URL; the extender runs only while the
+    variant's pods are scheduled. ``create`` creates a pod by number. ``settled`` returns whether other controllers have
+    finished their work for the pods of a namespace.
     """
 
     start: Callable[[str], tuple[Process, str]] | None = None
@@ -63,7 +63,7 @@ class Variant:
 
 
 def run() -> Iterator[Result]:
-    """Measure pods bound per second, and what a pod costs scheduler and extender."""
+    """Measure pods bound per second, and the CPU time of scheduler and extender for each pod."""
     for nodes in SIZES:
         yield from _compared(nodes)
 
@@ -92,7 +92,7 @@ def _compared(nodes: int) -> Iterator[Result]:
 
 
 def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> Rate:
-    """Measure from a tenth of the pods bound to nine tenths of them."""
+    """Measure the time in which the share of bound pods rises from one tenth to nine tenths."""
     namespace = plane.create_namespace(f"bench-{round_name}")
     path = f"/api/v1/namespaces/{namespace}/pods"
     with ThreadPoolExecutor(4) as pool:
@@ -113,7 +113,7 @@ def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> R
 
 
 def _reached(plane: ControlPlane, path: str, count: int, working: list[Process]) -> tuple[int, float, float]:
-    """Wait until ``count`` pods are bound; return how many are, when, and the CPU seconds of ``working`` so far."""
+    """Wait until ``count`` pods are bound; return their number, the time, and the CPU seconds of ``working`` so far."""
     while (bound := len(plane.api.get(path, fieldSelector="spec.nodeName!=")["items"])) < count:
         time.sleep(0.2)
     return bound, time.perf_counter(), sum(cpu_seconds(each.pid) for each in working)

@@ -1,8 +1,9 @@
-"""Chooses victims as others would: as kube-scheduler's own preemption does, and as an integer program finds best.
+"""Chooses victims as kube-scheduler's own preemption does, and optimally by an integer program.
 
-kube-scheduler (``DefaultPreemption``) takes all pods of lower priority off a node, puts back those that may stay, the
-most important first, and compares nodes by the victims' highest priority, the sum of their priorities, their number,
-and the latest start. Here its filters are those of GPUs, as if it could see them, and there are no budgets.
+kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node, and adds those back that can
+stay, those of the highest priority first. It compares nodes by the highest priority of the victims, the sum of their
+priorities, their number, and the latest start. Here its filters check GPUs, as if it knew them, and there are no
+PodDisruptionBudgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-_OFFSET = 2**31  # what kube-scheduler adds to each priority, so that more victims are a larger sum
+_OFFSET = 2**31  # kube-scheduler adds it to each priority, so that more victims have a larger sum
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running pod: thousandths of its GPUs by their index, its priority, and when it started, in seconds."""
+    """A running pod: (index, thousandths) of each of its GPUs, its priority, and its start in seconds."""
 
     uid: str
     shares: tuple[tuple[int, int], ...]
@@ -24,13 +25,13 @@ class Held:
     started: float
 
     def lost(self, now: float) -> float:
-        """Return the GPU-seconds that are lost if it leaves now."""
+        """Return the GPU-seconds that are lost if the pod is evicted now."""
         return (now - self.started) * sum(milli for _, milli in self.shares) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What ``pods`` alike pods ask for: each so many thousandths of so many GPUs of one node."""
+    """The request of ``pods`` equal pods: each needs ``milli`` thousandths of each of ``gpus`` GPUs of one node."""
 
     gpus: int
     milli: int
@@ -40,14 +41,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """A node that nothing but GPUs keeps the pod from: what is free on each GPU, and who is there."""
+    """A node where the pod may lack GPUs but nothing else: free thousandths of each GPU, and the running pods."""
 
     free: tuple[int, ...]
     held: tuple[Held, ...]
 
 
 def scheduler_victims(nodes: Mapping[str, OpenNode], asked: Asked) -> tuple[str, list[Held]] | None:
-    """Return the node that kube-scheduler chooses for one pod, and its victims; None where no victims are enough."""
+    """Return the node that kube-scheduler chooses for one pod, and its victims; None if no victims are enough."""
     found = [(name, victims) for name, node in nodes.items() if (victims := _on_node(node, asked)) is not None]
     return min(found, key=lambda each: _order(each[1]), default=None)
 
@@ -83,10 +84,10 @@ def _on_node(node: OpenNode, asked: Asked) -> list[Held] | None:
 
 
 def best_victims(nodes: Mapping[str, OpenNode], asked: Asked, now: float) -> list[Held] | None:
-    """Return victims of the lowest highest priority, of these the fewest, of these those that lose the least time.
+    """Return the victims whose highest priority is lowest; among these the fewest, then those that lose the least time.
 
-    With x pods on a GPU and y on a node: x milli <= free + what leaves, the x of a node add up to gpus y, x <= y, and
-    the y add up to the pods that ask.
+    Of the asking pods, x are on a GPU and y on a node. Constraints: x milli <= free + freed by victims; the x of a node
+    add up to gpus y; x <= y; the y add up to ``asked.pods``.
     """
     levels = sorted({pod.priority for node in nodes.values() for pod in node.held if pod.priority < asked.priority})
     for level in levels:

@@ -1,7 +1,7 @@
-"""What ``gputile simulate`` costs on large clusters where each pod is an object of its own: whole processes, CPU time.
+"""Measures the CPU time of ``gputile simulate`` on large clusters where each pod is a separate object.
 
-The pods ask as those of the openb trace do: mostly for a part of a GPU or for one, some for several, some for none;
-CPU and memory have many amounts.
+Whole processes are measured. The pods' requests are like those of the openb trace: mostly a part of a GPU or one GPU,
+sometimes several or none, with many different amounts of CPU and memory.
 """
 
 import json
@@ -19,12 +19,12 @@ from benchmarks.report import Result
 
 NAME = "what-if"
 SIZES = ((1_215, 10_866, 15.0), (5_000, 100_000, 150.0))
-"""Nodes, pods, and the most seconds wanted."""
+"""Nodes, pods, and the target in seconds."""
 _MIB = 2**20
 _MOST_MIB = 1024.0
 _MACHINES = ((2, 64, 256), (4, 96, 384), (8, 128, 512), (8, 64, 128), (8, 96, 768))  # GPUs, CPUs, GiB
 _GPUS = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8)
-_PARTS = (4, 8, 16, 26, 32, 64, 128, 128, 128)  # units of 128 MiB, of 128 on a GPU
+_PARTS = (4, 8, 16, 26, 32, 64, 128, 128, 128)  # units of 128 MiB; a GPU has 128
 
 
 def run() -> Iterator[Result]:
@@ -42,7 +42,7 @@ def run() -> Iterator[Result]:
 
 
 def simulated(nodes: int, documents: Sequence[str]) -> tuple[float, float]:
-    """Return the CPU seconds and the MiB that the whole command takes for these manifests."""
+    """Return the CPU seconds and the memory in MiB that the whole command needs for these manifests."""
     with tempfile.TemporaryDirectory() as directory:
         cluster, manifests = Path(directory) / "cluster.yaml", Path(directory) / "pods.yaml"
         cluster.write_text(_cluster(nodes), encoding="utf-8")
@@ -71,7 +71,7 @@ def _cluster(count: int) -> str:
 
 
 def documents_of(count: int) -> list[str]:
-    """Return the manifests of so many pods, each an object of its own."""
+    """Return the manifests of ``count`` pods, one for each pod."""
     return [json.dumps(each) for each in _pods(count)]
 
 

@@ -1,4 +1,4 @@
-"""Replays pods that leave again: creation and deletion times of the trace itself, its load scaled.
+"""Replays pods that leave again, with the trace's creation and deletion times, scaled to a load.
 
 The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay takes several copies
 of the trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak
@@ -21,24 +21,24 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 TURNOVER = 3.0
-"""Demand that comes over the whole replay, as a multiple of what is there at its peak."""
+"""Total demand of all arrivals, as a multiple of the peak demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pods by the time at which they come: arrays of shape [arrivals]."""
+    """Pods in the order of arrival: arrays of shape [arrivals]."""
 
     pods: Int64
     """Index of each pod's shape."""
     created: Float64
-    """Seconds since the start, rising."""
+    """Arrival in seconds since the start, ascending."""
     runtime: Float64
     """Seconds from start to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """What a replay with departures measured, until the last pod came."""
+    """The result of a replay with departures, up to the arrival of the last pod."""
 
     workload: str
     policy: str
@@ -47,18 +47,18 @@ class Stay:
     """Peak demand as a multiple of the cluster's GPUs."""
     pods: int
     gpu_hours_asked: float
-    """GPU-hours that pods would have used by then, had each started when it came."""
+    """GPU-hours that the pods would have used by then if each had started on arrival."""
     gpu_hours: float
     waited_pods: int
     wait_seconds: float
-    """Mean wait of all pods; of pods that never started, until the end."""
+    """Mean wait of all pods; a pod that never started counts as waiting until the end."""
     failed_pods: int
     seconds: float = 0.0
     """CPU time of the replay."""
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw the order and the times in which pods arrive: ``load`` is the demand at the peak, as a part of all GPUs.
+    """Draw the order and times of arrivals; ``load`` is the peak demand as a multiple of all GPUs.
 
     Raises:
         TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
@@ -98,7 +98,7 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 
 
 def replay(placer: Placer, schedule: Schedule) -> Float64:
-    """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
+    """Return the start of each pod in seconds; infinity if it had not started when the last pod arrived.
 
     A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
     arrival.
@@ -111,7 +111,7 @@ class _Run:
         self._placer, self._schedule = placer, schedule
         shapes = placer.cluster.shapes
         self._started = np.full(len(schedule.pods), np.inf)
-        self._running: list[tuple[float, int, int]] = []  # until when, the pod, the row of its node
+        self._running: list[tuple[float, int, int]] = []  # end time, pod, row of its node
         self._waiting: list[deque[int]] = [deque() for _ in shapes]
         self._waits = np.zeros(len(shapes), np.bool_)
         self._room = _FittingShapes(placer.cluster)
@@ -147,7 +147,7 @@ class _Run:
 
 
 class _FittingShapes:
-    """Which shapes fit one node: the question of ``ReplayCluster.fits`` the other way round."""
+    """Computes which shapes fit a node; ``ReplayCluster.fits`` computes which nodes fit a shape."""
 
     def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
@@ -155,7 +155,7 @@ class _FittingShapes:
         self._cpu, self._memory, self._milli, self._gpus = np.array(asked, np.int64).T
 
     def fits(self, row: int) -> npt.NDArray[np.bool_]:
-        """Return which shapes fit: shape [shapes]."""
+        """Return which shapes fit the node in ``row``: shape [shapes]."""
         cluster = self._cluster
         gpus = (cluster.free(np.array([row]))[0] >= self._milli[:, None]).sum(axis=1) >= self._gpus
         room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])
@@ -164,7 +164,7 @@ class _FittingShapes:
 
 
 def summary(workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64) -> Stay:
-    """Summarise a replay, up to the time at which the last pod came. ``started`` is what ``replay`` returned."""
+    """Summarise a replay, up to the arrival of the last pod. ``started`` is the result of ``replay``."""
     end = float(schedule.created[-1])
     gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[schedule.pods] / 1000
     asked = np.minimum(end - schedule.created, schedule.runtime)

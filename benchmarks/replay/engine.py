@@ -22,7 +22,7 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 TYPICAL_COVER = 0.95
-"""Share of the pods that the typical pods stand for."""
+"""Share of the pods that the typical pods represent."""
 
 
 class Placer(Protocol):
@@ -96,9 +96,9 @@ class ReferencePolicy(Protocol):
     lasting: bool
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return scores of ``rows``, all of which the pod fits, and the GPUs for a pod with one: shapes [rows].
+        """Return the score of each of ``rows``, higher is better, and the GPU for a pod with one GPU: shapes [rows].
 
-        Higher is better.
+        The pod fits all ``rows``.
         """
         ...
 
@@ -156,7 +156,7 @@ class Curve:
 
     @property
     def failed(self) -> int:
-        """The number of pods that fitted nowhere."""
+        """The number of pods that did not fit any node."""
         return int((~self.placed).sum())
 
 
@@ -216,7 +216,7 @@ class Fgd:
         self._fragments = Fragments(workload)
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return 0 to 100."""
+        """Return scores from 0 to 100."""
         free = cluster.free(rows)
         allowed = self._fragments.allowed(cluster)[rows]
         before = self._fragments.of(cluster.cpu[rows], free, allowed)
@@ -224,7 +224,7 @@ class Fgd:
         count, number, width = ways.shape
         left = np.repeat(cluster.cpu[rows] - shape.cpu, number)
         later = self._fragments.of(left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0))
-        # Sums in another order differ in the last digits, so that no difference would score 49 instead of 50.
+        # Rounded, since sums in another order differ in the last digits: no difference would score 49 instead of 50.
         gain = np.round(before[:, None] - later.reshape(count, number), 6)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
         gpus = scores.argmax(axis=1)
@@ -255,7 +255,7 @@ class Fragments:
         self._cache: tuple[ReplayCluster, Bool] | None = None
 
     def allowed(self, cluster: ReplayCluster) -> Bool:
-        """Return which nodes have a model that each typical pod allows: shape [nodes, typical pods]."""
+        """Return which nodes have a GPU model that a typical pod accepts: shape [nodes, typical pods]."""
         if self._cache is None or self._cache[0] is not cluster:
             like = {shape.models: row for shape, row in zip(cluster.shapes, cluster.allowed, strict=True)}
             self._cache = cluster, np.stack([like[models] for models in self._models], axis=1)

@@ -1,4 +1,4 @@
-"""Replays workloads of a trace by each placement policy, several at once."""
+"""Replays workloads of a trace with each placement policy, several in parallel."""
 
 import os
 import time
@@ -29,12 +29,12 @@ from benchmarks.replay.trace import Arrivals, Nodes, Workload, read_arrivals, re
 from gputile.api.well_known import Placement
 
 POINTS = (95, 100, 130)
-"""Arrived demand, per cent of the cluster's GPUs, at which policies are compared."""
+"""Percentages of the cluster's GPUs; policies are compared when the arrived demand reaches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One replay. ``allocated`` is in per cent of the cluster's GPUs at each of ``POINTS``; None if never reached."""
+    """One replay. ``allocated`` has the percentage of allocated GPUs at each of ``POINTS``; None if never reached."""
 
     workload: str
     policy: str
@@ -45,7 +45,7 @@ class ReplayResult:
 
 
 def allocated(curve: Curve, point: int) -> float | None:
-    """Return the mean of allocated % over the arrivals at which the demand rounds to ``point`` %; None for none."""
+    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %; None if there are none."""
     at = np.rint(100 * curve.arrived / curve.total) == point
     return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
 
@@ -63,10 +63,10 @@ POLICIES = (*_REFERENCES, *_LIVE)
 def make_placer(
     name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int, *, ranked: bool = True
 ) -> Placer:
-    """Return what places pods by a policy, on an empty cluster.
+    """Return a placer with a policy on an empty cluster.
 
-    gputile's own policies see the nodes only, and ``packing`` learns the workload as it arrives; FGD knows all of it.
-    ``ranked`` is whether gputile's own rank nodes for pods without GPUs too.
+    gputile's own policies see only the nodes, and ``packing`` learns the workload as pods arrive; FGD knows the whole
+    workload. If ``ranked``, gputile's policies rank nodes for pods without GPUs too.
     """
     if name in _LIVE:
         return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked)
@@ -79,7 +79,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One replay to do; it travels to a process that reads the trace by itself."""
+    """One replay to run. It is sent to a process, which reads the trace itself."""
 
     trace: Path
     workload: str
@@ -101,7 +101,7 @@ def _placer(task: Task, nodes: Nodes, workload: Workload, arrivals: Arrivals) ->
 
 
 def measure(task: Task) -> ReplayResult:
-    """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
+    """Replay arrivals without departures; ``seconds`` is CPU time, which is independent of other processes."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve = replay(_placer(task, nodes, workload, arrivals), workload, arrivals)
@@ -122,6 +122,6 @@ def measure_departures(task: Task) -> Stay:
 
 
 def side_by_side(work: Callable[[Task], Outcome], tasks: Sequence[Task]) -> Iterator[Outcome]:
-    """Do the tasks in a process for each CPU; yield the outcomes in the order of the tasks."""
+    """Run the tasks in one process for each CPU; yield the outcomes in the order of the tasks."""
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         yield from pool.map(work, tasks)

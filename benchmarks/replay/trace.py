@@ -48,7 +48,7 @@ class PodShape:
     milli: int
     """Thousandths of each GPU: 1000 unless ``gpus`` is 1; 0 for a pod without GPUs."""
     models: frozenset[str]
-    """The GPU models that will do; empty for any."""
+    """The accepted GPU models; empty if all are."""
 
     @property
     def demand(self) -> int:
@@ -81,7 +81,7 @@ class Workload:
     shape: Int64
     """Each pod's index in ``shapes``."""
     lifetime: tuple[Int64, Int64] | None
-    """When each pod was created and deleted, in seconds; None where the file does not say."""
+    """When each pod was created and deleted, in seconds; None if the file has no times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Arrivals:
     pods: Int64
     """Indices of pods, in the order of their arrival."""
     rank: Int64
-    """Rank of each node: of two nodes with one score the lower rank wins."""
+    """Rank of each node: of two nodes with the same score, the lower rank wins."""
 
 
 def read_nodes(directory: Path) -> Nodes:
@@ -198,10 +198,10 @@ def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
 
 
 def check_arrivals(workload: Workload, arrivals: float) -> None:
-    """Check that so many pods can be replayed.
+    """Check that a replay can have this many arrivals.
 
     Raises:
-        TraceError: there are more than can be.
+        TraceError: there are more than ``MOST_ARRIVALS``.
     """
     if arrivals > MOST_ARRIVALS:
         raise TraceError(
@@ -211,7 +211,7 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
 
 
 def _sequence(path: Path, seed: int) -> Int64 | None:
-    """Return the integers of the line of a seed; None if the file or the line does not exist."""
+    """Return the integers in the line of a seed; None if the file or the line does not exist."""
     if not path.is_file():
         return None
     for number, line in enumerate(_text(path).splitlines(), 1):

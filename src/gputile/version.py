@@ -1,6 +1,6 @@
-"""Holds the version of gputile, where the build reads it too.
+"""Defines the version of gputile, for the programs and for the build.
 
-Asking the installed packages takes a tenth of a second.
+To read it from the metadata of the installed package would take a tenth of a second.
 """
 
 VERSION = "0.2.0"

@@ -17,7 +17,7 @@ from gputile.api.wording import FieldMistake, below
 MOST_FOUND: Final = 20
 _PART: Final = 1 << 16
 _MOST_COMPARED: Final = 16_384  # items of JSON
-# msgspec's messages, and its names of kinds with those of YAML.
+# Patterns of msgspec's messages, and its names of types as named in YAML.
 _MISSING: Final = re.compile("Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _KINDS: Final = {

@@ -11,7 +11,7 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
-SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler has looked at a pod whose gates are gone
+SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler first tries the pod without gates
 POD_READY = "Ready"
 
 Quantity = str | int | float
@@ -202,8 +202,8 @@ class Pod(StoredObject):
     def bound_at(self) -> str:
         """When the API server executed the pod's Binding, as a Kubernetes timestamp; "" if unknown.
 
-        BindingREST sets the condition, and the kubelet does not change its time. So it is by the API server's clock, as
-        ``creationTimestamp`` is, unlike times in gputile's annotations.
+        BindingREST sets the condition, and the kubelet does not change its time. So the time is by the API server's
+        clock, like ``creationTimestamp``, and unlike times in gputile's annotations.
         """
         scheduled = (each for each in self.status.conditions if (each.type, each.status) == (POD_SCHEDULED, "True"))
         return next((each.last_transition_time or "" for each in scheduled), "")

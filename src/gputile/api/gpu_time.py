@@ -16,7 +16,7 @@ MOST_WEIGHT: Final = 1000
 class GpuTimePolicy(StrEnum):
     """How time on a GPU is shared.
 
-    ``average``: each container gets 1/maxPodsPerGpu, also if it is alone. ``preemptive``: containers with work get
+    ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``: containers with work get
     equal shares. ``weighted``: as ``preemptive``, by weights and priorities. ``fixed``: each gets its percentage, never
     more. ``weak``: each is guaranteed its percentage, and the rest is shared by weights and priorities. ``native``: the
     driver decides.
@@ -42,7 +42,7 @@ def parse_policy(named: str | int) -> GpuTimePolicy:
     """Return the policy by its name or ACK's number; the number may be text.
 
     Raises:
-        GpuTimePolicyError: there is none.
+        GpuTimePolicyError: there is no such policy.
     """
     text = str(named)
     if text in POLICIES:

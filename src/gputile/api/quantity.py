@@ -152,7 +152,7 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return a fraction also in decimals: the API server stores "0.5" as "500m"."""
+    """Return the value as text, preceded by its decimal form if that differs: the API server stores "0.5" as "500m"."""
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
     return f"{plain} ({value})" if exact and plain != str(value) else str(value)

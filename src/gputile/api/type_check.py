@@ -135,7 +135,7 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMist
     found = [(each, list(_check(each, value, path))) for each in kind.types]
     if not all(mistakes for _, mistakes in found):
         return
-    # Report the mistakes of the member whose kind the value has: that is probably what the author meant.
+    # Report the mistakes for the member of the value's kind, which the author probably meant.
     members = [(each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)]
     likely = [mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)]
     if likely:

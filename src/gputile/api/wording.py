@@ -63,7 +63,7 @@ def shortened(text: str) -> str:
 
 
 def supported(valid: Sequence[Any]) -> str:
-    """List the valid values, except "", which stands for an absent field."""
+    """List the valid values, except "", which means an absent field."""
     words = [shown(each) if isinstance(each, str) else str(each) for each in valid if each != ""]
     return f"supported values: {', '.join(words[:_MOST_NAMED])}{', ...' if len(words) > _MOST_NAMED else ''}"
 

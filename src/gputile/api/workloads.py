@@ -227,7 +227,7 @@ POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
 
 
 class LeaseSpec(WireObject):
-    """coordination.k8s.io/v1 LeaseSpec; the holder is None or "" if nobody holds it."""
+    """coordination.k8s.io/v1 LeaseSpec; the holder is None or "" if no process holds it."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

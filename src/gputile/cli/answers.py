@@ -1,4 +1,4 @@
-"""Defines the records that ``-o json`` prints, with camelCase keys as Kubernetes has them."""
+"""Defines the records that ``-o json`` prints, with camelCase keys as in Kubernetes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A simulation that is over, with ``count`` copies of more pods where they were asked for.
+    """The result of a simulation.
 
-    ``before`` are the nodes as they are, where the simulation sets them all to ``mode``.
+    ``count`` says how many copies of further pods fit (``--fit``). ``before`` are the nodes with the running pods, if
+    the simulation sets all nodes to ``mode`` (``--mode``).
     """
 
     simulation: "Simulation"
@@ -36,7 +37,7 @@ class SimulationResult:
 
     @property
     def placement(self) -> str:
-        """The placement policy that it was decided by."""
+        """The placement policy of the simulation."""
         return self.simulation.configuration.placement
 
     @property
@@ -46,7 +47,7 @@ class SimulationResult:
 
     @property
     def nodes(self) -> "list[NodeSummary]":
-        """The nodes with what is on their GPUs."""
+        """The nodes after the simulation, with the pods on their GPUs."""
         from gputile.tools.views.inspect import ledger_summaries
 
         return ledger_summaries(self.simulation.ledger)
@@ -59,14 +60,14 @@ class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``gputile inspect -o json``. ``unit_mib`` is the memory unit that the table counts in."""
+    """``gputile inspect -o json``. ``unit_mib`` is the memory unit of the table, in MiB."""
 
     unit_mib: Annotated[int, described("The memory unit that the table counts in, MiB.")]
     nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU that a pod gets, and how much of it; ``percent`` of compute only where that is not all."""
+    """The share of a GPU that a pod gets; ``percent`` is absent if compute is not divided."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
@@ -78,9 +79,9 @@ class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What was decided about a pod; ``node`` is null where it has no place.
+    """The decision about a pod; ``node`` is null if the pod was not placed.
 
-    ``others`` are the names of equal pods of which the same is to be said.
+    ``others`` are the names of other pods of its workload that were not placed for the same reason.
     """
 
     namespace: Annotated[str, described("The pod's namespace.")]
@@ -95,7 +96,7 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many ``copies`` of ``pods`` pods fit besides, on which nodes, and why no more; null where the count ended."""
+    """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its maximum."""
 
     copies: Annotated[int, described("How many more times the pods fit.")]
     pods: Annotated[int, described("How many pods one copy has.")]
@@ -104,7 +105,7 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that leaves for pods of higher priority; ``node`` is null where it loses a reservation only."""
+    """A pod that is preempted by pods of higher priority; ``node`` is null if it only loses a reservation."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
@@ -114,7 +115,7 @@ class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The same, decided by another placement policy."""
+    """The result of the same simulation with another placement policy."""
 
     placement: Annotated[str, described("The other placement policy.")]
     decisions: Annotated[list[DecisionAnswer], described("What was decided by it.")]
@@ -139,7 +140,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
+    """Return the answer for ``result``, compared with ``other``, the result of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
         victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)

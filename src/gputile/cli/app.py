@@ -1,6 +1,6 @@
-"""Lists the commands, and imports each only when it is asked for.
+"""Lists the commands, and imports each command only when it is used.
 
-What one command needs costs the others, and the help, no time.
+So the help and other commands do not spend time on its imports.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command before its module is imported: which function or group it is there, and its help in one line.
+    """A command whose module is not imported yet: the name of its function or group there, and its one-line help.
 
-    ``examples`` are what the help of the command ends with, each after the program's name.
+    ``examples`` come at the end of the command's help, each after the program's name.
     """
 
     module: str
@@ -105,7 +105,7 @@ NODES_AND_SERVICES: Mapping[str, Entry] = {
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by their names; taking one imports it."""
+    """The commands by name; a lookup imports the command's module."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self._entries = entries
@@ -136,17 +136,17 @@ class _Sections(TyperGroup):
         super().__init__(**attributes)
         self._entries = {name: each for section in self.sections.values() for name, each in section.items()}
         self._naming = False
-        self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
+        self.commands = _Commands(self._entries)  # type: ignore[assignment]  # it is never written to
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``help`` and ``help COMMAND`` for ``--help``, as kubectl and helm do."""
+        """Treat ``help`` and ``help COMMAND`` as ``--help``, as kubectl and helm do."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; one that is only named is not imported."""
+        """Return the command. Do not import its module if only its name and help are needed."""
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         return super().get_command(ctx, cmd_name)
@@ -173,7 +173,7 @@ class _ForPeople(_Sections):
 
 
 def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
-    """Return a program that is this one command. Its help is plain text: loading Rich takes longer than all else."""
+    """Return a program with only this command. Its help is plain text: loading Rich takes longer than all else."""
     lines = "".join(f"\n  gputile {each}" for each in examples)
     alone = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
@@ -205,7 +205,7 @@ def _print_version(asked: bool) -> None:
 
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Share the GPUs of a Kubernetes cluster."""

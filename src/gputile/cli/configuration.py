@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.workloads import ConfigMap
 
-CONFIG_MAP_KEY = "configuration.yaml"  # the chart's
+CONFIG_MAP_KEY = "configuration.yaml"  # as in the chart
 INSTALLED_IN = "gputile"
 
 InstalledIn = Annotated[
@@ -35,7 +35,7 @@ ClusterFiles = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource(Reach):
-    """How a live cluster is reached, and which configuration is in force there."""
+    """The options that select a live cluster and its configuration."""
 
     config: Config = None
     installed_in: InstalledIn = INSTALLED_IN
@@ -43,14 +43,14 @@ class LiveSource(Reach):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSource(LiveSource):
-    """Where a cluster is read: from the files ``cluster``, else live."""
+    """The options that select a cluster: the files ``cluster``, else a live cluster."""
 
     cluster: ClusterFiles = None
 
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration, and the memory unit in MiB that its text names; None where it leaves that to the default."""
+    """A configuration, and the memory unit in MiB that its text sets; None if the text does not set one."""
 
     configuration: "Configuration"
     unit_mib: int | None
@@ -64,7 +64,7 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, the defaults without one; exit if it is not valid."""
+    """Return the configuration in the file, or the defaults if ``path`` is None; exit if it is invalid."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -72,7 +72,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Return the configuration in the file, None if no file is named; exit if it is not valid."""
+    """Return the configuration in the file, or None if ``path`` is None; exit if it is invalid."""
     if path is None:
         return None
     from gputile.api.config.v1alpha1 import ConfigurationError
@@ -88,7 +88,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
 
 
 def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration | UnknownConfiguration:
-    """Return the first configuration in a release's ConfigMaps that can be read, or why there is none."""
+    """Return the first valid configuration in a release's ConfigMaps, or the reason why there is none."""
     from gputile.api.config.v1alpha1 import ConfigurationError
 
     why = "no ConfigMap of a release is there"
@@ -104,11 +104,11 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration |
 
 
 def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
-    """Return the configuration of a cluster, the defaults where none is ``given``.
+    """Return the configuration of a cluster: ``given``, or the defaults if that is None.
 
-    Its memory unit is the one that is given, else the one that the cluster's description names, ``described_mib``.
-    ``nodes_mib`` is the one that the nodes' agents count in: it goes before the default where nothing is given. Both
-    are in MiB, None where they are not known.
+    Its memory unit is the first known one of: the unit that ``given`` sets; ``described_mib``, from the description of
+    the cluster; ``nodes_mib``, from the nodes' agents, but only if ``given`` is None; the default. Both parameters are
+    in MiB, None if unknown.
     """
     import msgspec
 
@@ -124,18 +124,20 @@ def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_
 
 
 def assumed(configuration: "Configuration", why: str) -> "Configuration":
-    """Return the configuration of a running cluster whose own is not known, and say what is taken for granted.
+    """Return the assumed configuration of a running cluster whose own is unknown; print what is assumed.
 
-    Reservations count, as with the chart's defaults: it is better to name too few places than too many.
+    Reservations count, as with the chart's defaults: it is better to report too little free capacity than too much.
     """
     import msgspec
 
     from gputile.api.config.v1alpha1 import AdmissionConfiguration
+    from gputile.api.wording import memory_text
 
     found = msgspec.structs.replace(configuration, admission=AdmissionConfiguration(gangs=True))
     note(
-        f"the cluster's configuration is not known ({why}). Assumed: gangs, gpuMemoryUnit {found.gpu_memory_unit}, "
-        f"maxPodsPerGpu {found.max_pods_per_gpu}, placement {found.placement}, trust by {found.trust.by}"
+        f"the cluster's configuration is not known ({why}). Assumed: gangs, "
+        f"gpuMemoryUnit {memory_text(found.unit_mib)}, maxPodsPerGpu {found.max_pods_per_gpu}, "
+        f"placement {found.placement}, trust by {found.trust.by}"
     )
     return found
 

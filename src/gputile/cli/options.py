@@ -1,4 +1,4 @@
-"""Makes commands of functions of their options, and defines the options that several commands have."""
+"""Turns functions of option dataclasses into commands, and defines the options that commands share."""
 
 import inspect
 import re
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 Options = TypeVar("Options", bound="DataclassInstance")
-FOR_EVER_S: Final = 1e6  # eleven days; poll(2) counts no more than twenty-four
+FOR_EVER_S: Final = 1e6  # eleven days; the timeout of poll(2) is at most twenty-four
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds of a time as kubectl takes it: 10s, 1m30s, 500ms, or seconds; 0 is without a limit.
+    """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in seconds.
 
-    Exits if it is not a duration.
+    0 means no limit; the result is then ``FOR_EVER_S``. Exits if the text is not a duration.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
@@ -38,10 +38,10 @@ def duration_s(text: str) -> float:
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that makes a command of a function of ``options``, a dataclass.
+    """Return a decorator that turns a function of ``options``, a dataclass, into a command.
 
-    Each field becomes an option: its annotation is what a parameter of a command would have, its default the option's.
-    A field without a default is an option that has to be given. Inherited fields come last in the help.
+    Each field becomes an option, with the field's default. Fields are annotated like parameters of a typer command.
+    A field without a default is a required option. Inherited fields come last in the help.
     """
     known = {each.name: each for each in fields(options)}
     names = dict.fromkeys(name for kind in options.__mro__ for name in inspect.get_annotations(kind))
@@ -67,24 +67,24 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option of a command whose help is ``text``; without ``names`` it is called as its parameter is."""
+    """Return an option with the help ``text``; without ``names`` it is named after its parameter."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
-    """Validate the name of a namespace; exit if it is not one. "" stands for none."""
+    """Validate the name of a namespace; exit if it is invalid. "" and None are valid and mean none."""
     if name and (why := broken_label_name(name)):
         fail(f"{option.opts[0]}: {why}")
     return name
 
 
 def namespace_option(text: str) -> Any:
-    """Return the option ``--namespace`` of a command, with ``text`` as its help."""
+    """Return the option ``--namespace`` with the help ``text``."""
     return option("NAMESPACE", text, "--namespace", "-n", callback=namespace)
 
 
 def _time(text: str) -> str:
-    """Validate a duration, also if no API server is contacted."""
+    """Validate a duration even if no API server is contacted."""
     if text != REQUEST_TIMEOUT:
         duration_s(text)
     return text
@@ -104,14 +104,14 @@ RequestTimeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How a live cluster is reached; the options of a command that reads one are a subclass."""
+    """The options that select a live cluster. Commands that read one inherit from this class."""
 
     kubeconfig: Kubeconfig = None
     context: Context = None
     request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
     def not_used(self) -> None:
-        """Tell the user which options are ignored because the cluster is read from files."""
+        """Print which options are ignored because the cluster is read from files."""
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
         for name, value in named.items():
             if value is not None:

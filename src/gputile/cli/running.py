@@ -1,4 +1,4 @@
-"""Runs what does not end by itself: services, watched views, and work that has to clean up."""
+"""Runs services and watched views until they are interrupted, and cleans up on signals."""
 
 import signal
 import sys
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
-    """Show ``first``, then what ``look`` returns as often as it differs. It does not return: an interrupt ends it.
+    """Show ``first``, then each new result of ``look``. Never returns: an interrupt ends the process.
 
-    ``redraw`` has a terminal show the latest alone; what is no terminal gets one after the other. While the cluster
-    cannot be read, one line below says so.
+    If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one another. While the
+    cluster cannot be read, a note below the result gives the reason.
     """
     found, why, clear = first, "", redraw and redraws()
     is_new = True
@@ -44,7 +44,7 @@ def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def refreshed(look: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return the current state and ""; or the known one, and why the cluster cannot be read."""
+    """Return the current state and ""; if the cluster cannot be read, return ``known`` and the reason."""
     from gputile.cli.reads.live_cluster import Unreadable, looking_again
 
     try:
@@ -55,7 +55,7 @@ def refreshed(look: Callable[[], T], known: T) -> tuple[T, str]:
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service until it ends; exit with an error if a port is taken."""
+    """Run a service until it ends; exit with an error if it cannot listen on a port."""
     import uvloop
 
     from gputile.support.listening import PortError
@@ -68,9 +68,9 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def unwinding_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have a signal that ends programs call ``stop``, which ends child processes, and unwind: what is open is closed.
+    """On a termination signal, call ``stop``, which ends child processes, and exit through all open contexts.
 
-    A second signal does not disturb that. One that the parent has ignored stays so.
+    Further signals are ignored during the clean-up. A signal that the parent process ignores stays ignored.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:

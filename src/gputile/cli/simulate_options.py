@@ -14,7 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """What becomes of fields that are not known, by the names of kubectl's --validate; or who judges objects."""
+    """How unknown fields are handled, as in kubectl's --validate; SERVER has the API server validate objects."""
 
     STRICT = "strict"
     WARN = "warn"

@@ -1,4 +1,4 @@
-"""Prints what ``gputile simulate`` found: tables, JSON, YAML, or a page that loads nothing."""
+"""Prints the result of ``gputile simulate``: tables, JSON, YAML, or a self-contained HTML page."""
 
 import time
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
-_ADVISED = 5  # for how many pods what would help is looked for
+_ADVISED = 5  # reasons; remedies are searched for the first pod of each
 _DRAWN = 200  # nodes
 _LISTED = 200  # workloads
 
@@ -40,7 +40,7 @@ _LISTED = 200  # workloads
 def write_result(
     output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
 ) -> None:
-    """Print a result, and how ``other``, by another placement policy, differs; ``plain`` asks for ASCII."""
+    """Print a result, compared with ``other``, that of another placement policy; in ASCII only if ``plain``."""
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
@@ -68,7 +68,7 @@ def write_result(
 
 
 class _Report:
-    """The short form: everything once, pods by workload."""
+    """The short form of a result, with pods grouped by workload."""
 
     def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", plain: bool) -> None:
         from gputile.tools.simulator.outcomes import workload_outcomes
@@ -79,7 +79,7 @@ class _Report:
         self._workloads = workload_outcomes(result.outcomes)
 
     def write(self, other: SimulationResult | None) -> None:
-        """Print all of it; ``other`` is what another placement policy makes of the same."""
+        """Print the report; ``other`` is the result of another placement policy, if any."""
         from gputile.tools.views.gpu_bars import groups_of
 
         drawn = self._bars(self._result, self._nodes[:_DRAWN])
@@ -154,7 +154,7 @@ class _Report:
             write_text(text)
 
     def _write_victims(self) -> None:
-        """Name the pods that leave for pods of higher priority."""
+        """Print the pods that are preempted by pods of higher priority."""
         if not self._result.simulation.victims:
             return
         write("\nPods that leave for pods of higher priority:\n")
@@ -165,7 +165,7 @@ class _Report:
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Name the pods without a place, why they have none, and for the first of them what would help."""
+        """Print the pods that were not placed, by reason, with remedies for the first ``_ADVISED`` reasons."""
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -190,7 +190,7 @@ class _Report:
 
 
 def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
-    """Print what nodes say to a pod; those that say the same in one row."""
+    """Print why the nodes do not fit a pod; nodes with the same reason share a row."""
     rows = [("NODE", "WHY NOT")]
     for why, names in list(nodes.items())[:_REASONS_SHOWN]:
         rows.append((first_of(names, _NAMES_SHOWN), why))
@@ -200,7 +200,7 @@ def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
 
 
 def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:
-    """Print what two placement policies make of the same pods."""
+    """Print how many pods two placement policies place, and on how many GPUs."""
     rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
     for each in (result, other):
         use, total = _use(each.nodes)
@@ -217,7 +217,7 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
 
 
 def _write_modes(result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]") -> None:
-    """Print how many GPUs and nodes the running pods take as it is, and in another mode."""
+    """Print how many GPUs and nodes the running pods use now, and would use in another mode."""
     rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
     for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
         use, total = _use(each)
@@ -235,7 +235,7 @@ def _write_modes(result: SimulationResult, before: "Sequence[NodeSummary]", node
 
 
 def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
-    """Return how many GPUs have pods, and how many there are."""
+    """Return the number of GPUs with pods, and the number of all GPUs."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
     return sum(gpu.pods > 0 for gpu in gpus), len(gpus)
 
@@ -263,7 +263,7 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 
 
 def simulate_html(result: SimulationResult) -> str:
-    """Return the page of a simulation: its nodes, and for each pod without a place why it has none."""
+    """Return the HTML page of a simulation: its nodes, and why each pending pod was not placed."""
     from gputile.tools.simulator.outcomes import pods_after
     from gputile.tools.web.assets import html_file
     from gputile.tools.web.records import FeedStatus, PageAnswer

@@ -1,8 +1,8 @@
-"""Prints results on stdout and all else on stderr, as wide and coloured as a terminal can show.
+"""Prints results to stdout and all else to stderr, with the width and colours of the terminal.
 
-``Progress`` shows on one line of a terminal what a long command does; elsewhere it prints a note or nothing. A thread
-writes it, so that it shows while the work is in one long step. It hides no cursor and owns no terminal: an interrupt
-may end the process at any moment.
+``Progress`` shows the progress of a long command on one line of a terminal; elsewhere it prints a note or nothing. A
+thread writes the line, so that it appears even during one long step. It does not hide the cursor or change the
+terminal's settings, since an interrupt may end the process at any moment.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.inspect import NodeSummary
 
-_BREAKS: Final = frozenset("\x85\u2028\u2029")  # ends of lines for YAML 1.1: only escaped they stay what they are
-_UNFOLDED: Final = 1_000_000  # columns: a sentence stays one line
+_BREAKS: Final = frozenset("\x85\u2028\u2029")  # line breaks in YAML 1.1, which are preserved only if escaped
+_UNFOLDED: Final = 1_000_000  # columns, so that a long sentence stays on one line
 
 
 class ExitCode(IntEnum):
-    """The exit code of a command; ``docs/generator/reasons.toml`` says what each means."""
+    """The exit codes of commands; ``docs/generator/reasons.toml`` explains each."""
 
     DONE = 0
     FAILED = 1
@@ -43,7 +43,7 @@ NOT_PLACED = ExitCode.NOT_AS_ASKED
 
 
 class Output(StrEnum):
-    """Formats of commands that show the cluster."""
+    """Output formats of commands that show the cluster."""
 
     TABLE = "table"
     JSON = "json"
@@ -51,7 +51,7 @@ class Output(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        """Whether programs read it."""
+        """Whether the format is for programs."""
         return self is not Output.TABLE
 
 
@@ -65,62 +65,62 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise."""
+    """Return whether to write colours: if the stream is a terminal. ``NO_COLOR`` and ``FORCE_COLOR`` override that."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
 
 
 def obeys_codes(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that obeys escape codes."""
+    """Return whether a stream is a terminal that supports escape codes."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
-    """Print an error and leave with ``code``."""
+    """Print an error and exit with ``code``."""
     typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
-    """Print a note, which does not stop the command."""
+    """Print a note; unlike an error, it does not end the command."""
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
 
 
 def _harmless(message: str) -> str:
-    """Return a message without control characters: it may quote what others wrote."""
+    """Return a message without control characters, since it may quote untrusted text."""
     return "\n".join(map(inert, message.split("\n")))
 
 
 def write(text: str) -> None:
-    typer.echo(text, nl=False, color=True)  # as it is: who drew it has asked whether there are colours
+    typer.echo(text, nl=False, color=True)  # unchanged: the caller has checked ``coloured``
 
 
 def write_json(value: Any) -> None:
-    """Print a result as JSON that people can read too."""
+    """Print a result as indented JSON."""
     import msgspec
 
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def write_data(value: Any, output: Output) -> None:
-    """Print a result for programs."""
+    """Print a result in a format for programs: YAML or JSON."""
     (write_yaml if output is Output.YAML else write_json)(value)
 
 
 def write_yaml(value: Any) -> None:
-    """Print a result as YAML, with the keys that its JSON has."""
+    """Print a result as YAML, with the same keys as in JSON."""
     import msgspec
 
     write(yaml_text([msgspec.json.decode(msgspec.json.encode(value))]))
 
 
 def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
-    """Return the documents, of plain values, as YAML; lines longer than ``width`` columns are folded.
+    """Return documents of plain values as YAML; lines longer than ``width`` columns are folded.
 
-    Texts have quotes where PyYAML or Kubernetes would read something else without: "1e5", "08" and "y".
+    Strings such as "1e5", "08" and "y" are quoted, since PyYAML or Kubernetes would otherwise read another type.
     """
     import yaml
 
@@ -138,19 +138,19 @@ def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
     return text
 
 
-COLUMNS_OF_A_PIPE = 100  # of drawings; tables have a line for each row there
+COLUMNS_OF_A_PIPE = 100  # for drawings; tables in a pipe are not limited
 _COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")
 _FAINT = "90"
 _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return how many columns there are: ``COLUMNS``, else the terminal's; None where the output is no terminal."""
+    """Return the number of columns: ``COLUMNS``, else the terminal's; None if the output is no terminal."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def lines() -> int | None:
-    """Return how many lines the terminal has; None where the output is no terminal, or it does not say."""
+    """Return the number of lines of the terminal; None if it is unknown or the output is no terminal."""
     return shutil.get_terminal_size((0, 0)).lines or None
 
 
@@ -160,11 +160,11 @@ def redraws() -> bool:
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return what drawings go on; ``plain`` asks for ASCII."""
+    """Return the surface to draw on. It is ASCII only if ``plain`` is set or the encoding requires it."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")  # None: it was closed
+        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")  # stdout is None if it is closed
     except UnicodeEncodeError:
         plain = True
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
@@ -176,27 +176,27 @@ def write_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def write_first_rows(rows: Sequence[Sequence[str]], most: int) -> int:
-    """Print as much of a table as ``most`` lines have room for; return how many rows are left."""
+    """Print the rows of a table that fit in ``most`` lines; return the number of rows that do not."""
     text, count = first_rows(rows, columns(), most)
     write("".join(f"{line}\n" for line in text))
     return len(rows) - count
 
 
 def note_line(message: str) -> None:
-    """Print a note in one line of the terminal, whatever of it has room there."""
+    """Print a note, shortened to one line of the terminal."""
     width = columns()
     text = " ".join(inert(message).split())
     note(text if width is None else shortened(text, width - len(_NOTE)))
 
 
 def lines_of_note(message: str) -> int:
-    """Return how many lines of the terminal a note takes."""
+    """Return the number of terminal lines that a note takes."""
     width = columns()
     return 1 if width is None else -(-(len(_NOTE) + columns_of(inert(message))) // width)
 
 
 def write_text(text: str, bullet: str = "") -> None:
-    """Print a text, broken between words where the terminal ends; all its lines stand beside ``bullet``."""
+    """Print a text after ``bullet``, wrapped between words at the terminal's width; indent the further lines."""
     width, indent = columns(), " " * len(bullet)
     lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
@@ -217,7 +217,10 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
+    """Return the nodes with a bar for each GPU, divided by namespace; by workload if there is only one namespace.
+
+    ``pods`` are the cluster's pods, which name the workloads.
+    """
     from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
 
@@ -228,7 +231,7 @@ def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBar
 
 
 def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
-    """Print the drawing; ``plain`` asks for ASCII, ``groups`` have the letters and colours of the pieces."""
+    """Print the bars, in ASCII only if ``plain``; ``groups`` defines the letters and colours of the pieces."""
     from gputile.tools.views.gpu_bars import draw as drawn
 
     on = paper(plain=plain)
@@ -236,7 +239,7 @@ def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> No
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:
-    """Print the changes each of which would be enough; nothing where there are none."""
+    """Print the changes; each of them would be enough. Print nothing if there are none."""
     if changes:
         write("It would fit if\n")
     for remedy in changes:
@@ -245,16 +248,16 @@ def write_remedies(changes: "Sequence[Remedy]") -> None:
 
 
 AFTER_S = 2.0
-SAY_AFTER_PIPED_S = 8.0  # within the ten seconds after which silence is taken for a hang
+SAY_AFTER_PIPED_S = 8.0  # less than the ten seconds after which users suspect a hang
 EVERY_S = 0.2
 T = TypeVar("T")
 
 
 class Progress:
-    """A context in which the line shows once ``after`` seconds have gone by; the end takes it away.
+    """A context manager that shows the progress line after ``after`` seconds, and removes it at the end.
 
-    ``total`` is how many steps there are, 0 where nobody knows. Where standard error is no terminal, a note
-    says once what goes on, after ``piped`` seconds; None: nothing does.
+    ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is printed after ``piped``
+    seconds instead, or none if ``piped`` is None.
     """
 
     def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: float | None = None) -> None:
@@ -282,7 +285,7 @@ class Progress:
             _write("\r\x1b[K")
 
     def at(self, done: int) -> None:
-        """Say how many steps are done."""
+        """Set the number of completed steps."""
         self._done = done
 
     def _note(self) -> None:
@@ -304,7 +307,7 @@ class Progress:
 
 
 def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Yield ``steps``, and show how many of them are done."""
+    """Yield ``steps``, and show how many of them are completed."""
     with Progress(what, total, piped=SAY_AFTER_PIPED_S) as progress:
         for number, step in enumerate(steps, 1):
             yield step
@@ -312,6 +315,6 @@ def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
 
 
 def _write(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody looks any more
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed
         sys.stderr.write(text)
         sys.stderr.flush()

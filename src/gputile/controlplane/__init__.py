@@ -1,1 +1,1 @@
-"""Contains the services beside the API server and kube-scheduler: extender, controller and webhook."""
+"""Contains the services of the whole cluster: extender, controller and webhook."""

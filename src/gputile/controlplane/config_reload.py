@@ -1,8 +1,8 @@
 """Replaces a component's instance when its configuration changes.
 
-What a pod requests, who may share a GPU and how many pods it takes all depend on the configuration, so nothing that was
-computed with the old one is kept: the new instance lists the cluster. Between two instances, requests are answered with
-503 and none is in progress, so the new instance sees everything that the old one wrote.
+Requests, trust groups and the number of pods per GPU depend on the configuration, so nothing that was computed with the
+old one is kept: the new instance lists the cluster. Between two instances, requests are answered with 503 and none is
+in progress, so the new instance sees everything that the old one wrote.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from gputile.support.http_server import Handler
 
 
 class Instance(Protocol):
-    """A component's parts for as long as one configuration is in force."""
+    """A component with one configuration. It is replaced when the configuration changes."""
 
     @property
     def app(self) -> Handler:
-        """Answers requests."""
+        """The handler of requests."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Run the background work of the instance."""
@@ -34,7 +34,7 @@ class Instance(Protocol):
 class ConfigReloader:
     """Passes requests to the current instance.
 
-    ``build`` makes an instance; ``path`` is the configuration file to follow, None for none.
+    ``build`` creates an instance. ``path`` is the configuration file to watch, None for none.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ConfigReloader:
                     await self._idle.wait()
                 # Free the instance's view of the cluster, which was frozen and has reference cycles.
                 del instance
-                await asyncio.sleep(0)  # the event loop drops the instance's tasks
+                await asyncio.sleep(0)  # lets the event loop drop the instance's tasks
                 gc.unfreeze()
                 gc.collect()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request. The instance does not wait until a slow client has received the response."""
+        """Answer a request, with 503 between two instances. Slow clients do not delay the change of instances."""
         instance = self._current
         if instance is None:
             status = 200 if request.path == "/healthz" else 503  # else the kubelet would restart the container

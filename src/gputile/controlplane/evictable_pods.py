@@ -1,9 +1,9 @@
-"""Keeps what evictions depend on: bound pods with GPUs, their gangs, and their PodDisruptionBudgets.
+"""Stores what evictions depend on: bound pods with GPUs, their gangs, and PodDisruptionBudgets.
 
 Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest violations of budgets,
-so those by the victims that ``preempt`` adds are counted too.
+so the extender's ``preempt`` also counts the violations by the victims that it adds.
 
-A tenant may create thousands of budgets in a namespace: its pods are not evicted then.
+If a namespace has very many budgets, its running pods are not evicted: a tenant could create thousands of them.
 """
 
 from collections.abc import Callable, KeysView, Mapping
@@ -18,12 +18,12 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
-_MOST_BUDGETS = 256  # of one namespace; if there are more, its pods count as selected by several
+_MOST_BUDGETS = 256  # of a namespace; if it has more, each of its pods counts as selected by several
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets select by; ``by_eviction``: budgets limit the pod's eviction."""
+    """The fields of a pod that budgets depend on. ``by_eviction`` is whether budgets limit the pod's eviction."""
 
     labels: Mapping[str, str]
     by_eviction: bool
@@ -44,7 +44,7 @@ class EvictablePods:
         self._budgets: dict[str, dict[str, PodDisruptionBudget]] = {}  # by namespace and name
 
     def snapshot(self) -> "EvictablePods":
-        """Return an immutable copy."""
+        """Return a copy that later events do not change."""
         copy = EvictablePods(self._holds)
         copy.facts, copy.gangs, copy._guarded = self.facts.copy(), self.gangs.copy(), self._guarded.copy()
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
@@ -89,10 +89,11 @@ class EvictablePods:
                 pass  # logged by the reflector; the known state of the budget stays
 
     def budget(self, uid: str) -> EvictionBudget | None:
-        """Return the budget that limits the API server's eviction of a pod, None for no limit.
+        """Return the budget that limits the eviction of a pod by the API server, None if none does.
 
-        Follows its ``getPodDisruptionBudgets``: an empty selector selects every pod of the namespace, and a pod of
-        several budgets is not evicted. Follows its ``canIgnorePDB``: a pod that does not run yet is always evicted.
+        As in the API server's ``getPodDisruptionBudgets``, an empty selector selects every pod of the namespace, and a
+        pod with several budgets is not evicted. As in its ``canIgnorePDB``, a pod that is pending, finished or being
+        deleted is always evicted.
         """
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
@@ -105,7 +106,7 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod, without those that already count its eviction."""
+        """Return the budgets that select a pod and do not count its eviction yet; any two if there are too many."""
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}
         if facts is None or len(budgets) > _MOST_BUDGETS:

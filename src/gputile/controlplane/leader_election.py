@@ -1,14 +1,15 @@
 """Elects the leader among replicas.
 
-The leader is the replica whose cache has caught up with all writes made before it took the Lease.
+A replica leads once it holds the Lease and its cache contains all writes that were made before it took the Lease.
 
 A replica that takes the Lease from another one lists the cluster before it acts. Each change of the holder begins a new
-term. A Lease that only lapsed needs no new list, since no other replica has acted.
+term. If a replica's own Lease has only lapsed, it does not list again, since no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own extender, and only the
-leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests come,
-and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor (``fence``),
-unless that one has released the Lease, which it does only if none of its Bindings is unconfirmed.
+leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests
+arrive, and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor
+(``fence``), unless the predecessor has released the Lease. A replica releases it only if none of its Bindings is
+unconfirmed.
 """
 
 import asyncio
@@ -26,16 +27,16 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    """Return the host name. In Kubernetes it is the pod's name, so that a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
 class NotReady(Exception):
-    """This replica may not act now, for the reason in the text. Another one may, or this one after a retry."""
+    """This replica may not act now; the message says why. A retry, or another replica, may succeed."""
 
 
 class NoLease:
-    """Takes the place of a Lease if there is one replica only; a previous process may have writes in flight."""
+    """Replaces the Lease if there is only one replica. It is never ``vacated``: an earlier process may still write."""
 
     term, holder, vacated = ("", 0), "", False
 
@@ -60,8 +61,8 @@ class NoLease:
 class LeaderElection:
     """Takes the Lease, keeps it, and releases it.
 
-    ``catch_up`` lists the cluster; its argument is true if the predecessor may have left writes in progress, since it
-    did not release the Lease. ``leading`` is called whenever this replica becomes the leader or resumes.
+    ``catch_up`` lists the cluster; its argument is true if the predecessor has not released the Lease, so that some of
+    its writes may be in progress. ``leading`` is called whenever this replica becomes the leader, or leads again.
     """
 
     def __init__(
@@ -140,8 +141,8 @@ class LeaderElection:
     async def resign(self, *, release: bool) -> None:
         """Stop leading for good; ``release`` the Lease for the next replica, or let it expire.
 
-        A released Lease tells the next replica that no writes are in progress. A replica that has not caught up cannot
-        say that of its predecessor.
+        A released Lease tells the next replica that no writes are in progress. So a replica that has not caught up does
+        not release it: writes of its predecessor may be in progress.
         """
         caught_up, self._caught_up = self._caught_up == self._lease.term, None
         if not (release and caught_up):
@@ -161,7 +162,7 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads; it renews the Lease for ``idle_seconds`` after the latest call."""
+    """Admits calls while this replica leads, and renews the Lease for ``idle_seconds`` after the latest call."""
 
     def __init__(self, election: LeaderElection, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
         self._election = election
@@ -174,7 +175,7 @@ class LeaderGate:
         """Wait until this replica leads.
 
         Raises:
-            NotReady: another replica leads, or the API server does not answer.
+            NotReady: another replica leads, or a request to the API server failed.
         """
         self._last_call = self._monotonic()
         if self._election.leads():
@@ -188,7 +189,7 @@ class LeaderGate:
             raise NotReady(f"this replica cannot take over: {error}") from error
 
     async def keep(self, seconds: float) -> NoReturn:
-        """Renew the Lease every ``seconds`` while calls come, and only read it otherwise. Never returns."""
+        """Renew the Lease every ``seconds`` while calls arrive; otherwise only read it."""
         while True:
             await asyncio.sleep(seconds)
             await self._election.renew(wanted=self._is_asked())

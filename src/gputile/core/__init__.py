@@ -1,1 +1,1 @@
-"""Decides for every component: no I/O, no clock, and no randomness that is not passed in."""
+"""Makes the decisions of all components, without I/O and clock; randomness is passed in."""

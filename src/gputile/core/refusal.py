@@ -1,7 +1,7 @@
-"""Holds the one record of why something is refused: the rule, what it is about, amounts and text.
+"""Defines all rules by which something is refused, and the record of a refusal.
 
-Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all give it, so a text
-that people see is worded once, where the rule is applied. Every rule that can be broken is listed here.
+Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all use this record, so
+each text that users see is written in one place, where the rule is applied.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from gputile.api.wording import shortened
 
 
 class PredicateRule(StrEnum):
-    """A check of kube-scheduler's own, in its words."""
+    """A check of kube-scheduler, with its own text."""
 
     UNKNOWN_NODE = "node(s) are not known"
     UNSCHEDULABLE = "node(s) were unschedulable"
@@ -35,7 +35,7 @@ class PredicateRule(StrEnum):
 
 
 class FitRule(IntEnum):
-    """The rule by which a node's GPUs do not fit a request; the order is the order of the checks."""
+    """A rule that a node's GPUs fail for a request; the rules are in the order of the checks."""
 
     NO_GPUS = 1
     BROKEN = 2
@@ -48,7 +48,7 @@ class FitRule(IntEnum):
 
 
 class BindRule(Enum):
-    """Why a pod is not bound whatever its node has."""
+    """A reason not to bind a pod that does not depend on what the node has free."""
 
     INVALID = "{about}"
     DOUBTED = "whether pod {about} is still bound to node {node} is being read from the API server"
@@ -56,7 +56,7 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """Why a pod with a reservation, or of a gang, waits. Where it is about a place, ``about`` says where that is."""
+    """A reason why a pod with a reservation, or of a gang, waits. ``about`` is the reserved GPU or node, or a pod."""
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
@@ -73,7 +73,7 @@ class ReservationRule(Enum):
 
 
 class NodeTypeRule(Enum):
-    """Why no node of a type is added for a pod."""
+    """A reason to add no node of a type for a pod."""
 
     MODE = "its mode {there} does not serve {wanted}"
     WITHOUT_COMPUTE = "its mode {there} serves GPU memory alone"
@@ -118,10 +118,10 @@ Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
 
 
 class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
-    """The rule that is broken, and its text for people, which is cut where names in it are absurdly long.
+    """A broken rule and its text for people; a text with extremely long names is cut.
 
-    ``node`` and ``gpu``, the index of a GPU of it, are those that the rule names, ``about`` is the pod, resource, taint
-    or place. ``wanted`` and ``there`` are the amounts that the rule compares.
+    ``node`` and ``gpu`` (the index of its GPU) are where the rule is broken; ``about`` is the pod, resource, taint or
+    reserved GPU concerned. ``wanted`` and ``there`` are the requested and the existing amount that the rule compares.
     """
 
     rule: Rule_co
@@ -137,7 +137,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource, of which gputile says more."""
+        """Whether kube-scheduler finds too little of a GPU resource; gputile has more detailed reasons for this."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -150,7 +150,7 @@ def refusal_by(
     there: int | str = 0,
     about: str = "",
 ) -> Refusal[Rule]:
-    """Return a refusal in the words of its rule."""
+    """Build a refusal with the text of its rule."""
     text = str(rule.value).format(node=node, wanted=wanted, there=there, about=about)
     return Refusal(rule, text, node, gpu, wanted, there, about)
 
@@ -159,9 +159,10 @@ NAMES_SHOWN = 3
 
 
 def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
-    """Return a text for each of the first ``most`` reasons of (node, reason), and how many of ``asked`` nodes are left.
+    """Return a text for each of the first ``most`` distinct reasons, and one for the number of remaining nodes.
 
-    Reasons are in the order of their first nodes.
+    ``said`` are pairs of a node and its reason; ``asked`` is the number of all nodes. Reasons are in the order of their
+    first nodes.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:
@@ -177,18 +178,18 @@ def told_of(names: Collection[str], why: str) -> str:
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return what ``told_of`` does, of ``count`` nodes whose ``first_few`` are known."""
+    """Return the text of ``told_of`` for ``count`` nodes of which only the ``first_few`` are known."""
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 
 def some(first: Sequence[str], count: int) -> str:
-    """Return the ``first_few`` of ``count`` nodes in a text that tells whether there are more."""
+    """Return the ``first_few`` of ``count`` nodes as a text, with "..." if there are more."""
     return ", ".join(first) + (", ..." if count > len(first) else "")
 
 
 def first_few(names: Iterable[str]) -> list[str]:
-    """Return the first few of ``names`` by the alphabet.
+    """Return the first few of ``names`` in alphabetical order.
 
-    kube-scheduler names nodes in another order each time; what is said of the same nodes stays the same text.
+    kube-scheduler sends nodes in a different order each time; so the text about the same nodes stays the same.
     """
     return heapq.nsmallest(NAMES_SHOWN, names)

@@ -189,7 +189,7 @@ class Connection:
         """Create ``body`` (JSON) under ``path``; return the stored object.
 
         Raises:
-            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
         """
         return await self._send(_ApiRequest("POST", path, within or self._within, body))
 
@@ -199,7 +199,7 @@ class Connection:
         """Patch the object at ``path``; return the stored object.
 
         Raises:
-            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
         """
         return await self._send(_ApiRequest("PATCH", path, within or self._within, body, content_type))
 
@@ -207,7 +207,7 @@ class Connection:
         """Delete the object at ``path``; return the answer. ``body`` is a DeleteOptions object.
 
         Raises:
-            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
         """
         return await self._send(_ApiRequest("DELETE", path, within or self._within, body))
 
@@ -234,7 +234,7 @@ class Connection:
                 return await response.read()
 
     async def _open(self, request: _ApiRequest) -> aiohttp.ClientResponse:
-        """Return the response when its headers have come; after a 401 retry with a new credential if there is one."""
+        """Return the response when its headers have arrived. After a 401, retry once if there is a new credential."""
         credentials = self._access.credentials
         credential = await credentials.current()
         try:

@@ -159,10 +159,10 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ExecCredentials(Credentials):
-    """Runs the plugin when there is no credential, when it has expired, and when it was refused; one run at a time.
+    """Runs the plugin if there is no credential, or if it has expired or was refused; one run at a time.
 
-    ``cluster`` is what the plugin is told of the cluster if it asks for it; ``tls`` makes TLS settings from a client
-    certificate and key in PEM, both empty where the plugin gives a token only. The plugin has ``seconds`` to answer.
+    ``cluster`` describes the cluster to plugins that request it. ``tls`` creates TLS settings from a client certificate
+    and key in PEM; both are empty if the plugin returns only a token. The plugin has ``seconds`` to answer.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class ExecCredentials(Credentials):
             self._expires = self._expires.replace(tzinfo=UTC)
         try:
             tls = self._tls(given.client_certificate_data, given.client_key_data)
-        except (OSError, ValueError) as error:  # of ssl, whose errors are OSErrors
+        except (OSError, ValueError) as error:  # ssl raises OSErrors
             why = f": {error}" if isinstance(error, ValueError) else ""
             said = f"returned a client certificate and key that cannot be used{why}"
             raise ConfigError(f"{self._named} {said}") from error
@@ -364,5 +364,5 @@ def _decoded(data: str | None, field: str) -> str:
 
 
 def _ascii(pem: bytes) -> str:
-    # ssl accepts ASCII only; other characters may stand in comments between certificates
+    # ssl accepts ASCII only; other characters may be in comments between certificates
     return pem.decode("ascii", errors="replace").replace("\ufffd", "?")

@@ -1,7 +1,7 @@
 """Defines the errors of requests to the API server.
 
 The caller of a write has to know whether the request was executed. A Binding whose response was lost may have bound its
-pod, so the pod's GPUs must stay booked until this is known. A Binding that was refused has not. Each error answers
+pod, so the pod's GPUs must stay booked until this is known. A refused Binding has not bound it. Each error answers
 the question with ``may_have_been_executed``.
 """
 
@@ -36,7 +36,7 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """The request was or may have been sent, and no complete response came: a timeout or a broken connection."""
+    """The request was sent, or may have been, without a complete response: a timeout or a broken connection."""
 
     may_have_been_executed = True
 

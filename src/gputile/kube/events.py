@@ -1,4 +1,4 @@
-"""Sends events about pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits.
+"""Sends events about pods and nodes for ``kubectl describe``. Scheduling never waits for them.
 
 An event that repeats within ten minutes increases the count of the stored one. Namespaces are served round-robin, and a
 full buffer drops the oldest event of the namespace with the most events, so that a namespace with thousands of events

@@ -10,9 +10,10 @@ shorter duration may have been written by hand, without the holder's knowledge. 
 its last successful renewal, and no replica can have observed the renewal earlier. So while clocks run at the same rate,
 no two replicas believe that they hold the Lease, however long requests take.
 
-A missing Lease may have been deleted while a replica held it, which believes so until its duration ends. So it is
-created without a real holder, and then taken over as if the holder had died. This requires the same duration in all
-replicas. A Lease without a holder that was not released is taken over in the same way.
+A missing Lease may have been deleted while a replica held it. That replica believes that it holds the Lease until its
+duration ends. So the Lease is created without a real holder, and then taken over as if the holder had died. This
+requires the same duration in all replicas. A Lease that has no holder and was not released is taken over in the same
+way.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class LeaseStep(Enum):
 
 
 class LeaseState:
-    """What one replica knows about one Lease, and until when it holds it. Times are of the replica's monotonic clock.
+    """The state of a Lease as one replica knows it. Times are those of the replica's monotonic clock.
 
     ``identity`` must be unique among running processes; a process that restarts with the same identity resumes its
     Lease at once. The replica stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in
@@ -118,14 +119,14 @@ class LeaseState:
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write, provided that its version is still the current one."""
+        """Return the record to write. The write must fail unless the record's resourceVersion is still current."""
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
         transitions = self.record.transitions + (self.record.holder != self.identity)
         return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
 
     def record_write(self, record: LeaseRecord, started: float, now: float) -> None:
-        """Take note that ``record`` was stored by a request that was sent at ``started`` or later."""
+        """Record that ``record`` was stored by a request that was sent at ``started`` or later."""
         before = self.record
         self.observe(record, now)
         if record.holder == self.identity:
@@ -208,7 +209,7 @@ class LeaseHolder:
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held. It is read only if something else changed it.
+        """Renew the Lease; return whether it is held. The Lease is read only if another client has changed it.
 
         Raises:
             KubeError: it cannot be read or written. A held Lease stays valid until its end.

@@ -92,7 +92,7 @@ class Reflector(Generic[T]):
         self._on_event = on_event
         self._on_list = on_list
         self._settings = settings
-        self._version = ""  # where a watch can go on; empty when only a list helps
+        self._version = ""  # where a watch can resume; empty if a list is needed
         self._waiting: list[asyncio.Future[None]] = []
         self._scope: asyncio.Timeout | None = None
         self._failures = 0  # in a row, for the backoff

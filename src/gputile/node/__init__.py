@@ -1,1 +1,1 @@
-"""Contains what runs on a GPU node: agent, gateway to the kubelet, time arbiter, isolation and NVML."""
+"""Contains the components of a GPU node: agent, gateway to the kubelet, arbiter, isolation, NVML."""

@@ -2,15 +2,15 @@
 
 ``python -m gputile.node.idle ROOT PORT CLEANUP COMMAND...``
 
-The DaemonSet has a pod on every node, since no label shows for certain which nodes have GPUs. On a node without a GPU
-only this process runs: 10 MiB that check the PCI bus twice a minute and answer probes. It imports next to nothing.
-The kernel shows whether there is a GPU, with or without a driver.
+The DaemonSet has a pod on every node, since no label reliably shows which nodes have GPUs. On a node without a GPU only
+this process runs. It uses 10 MiB of memory, checks the PCI bus twice a minute and answers probes; for that it imports
+almost nothing. The kernel shows whether there is a GPU, with or without a driver.
 
-``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that are gone; it is
-repeated until it succeeds. "[]": there is none.
+``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that were removed since;
+it is repeated until it succeeds. It is "[]" if there is none.
 """
 
-# pathlib would be a tenth of the memory of a process that does nothing else:
+# pathlib would add a tenth to the memory of this process:
 # ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
 import json
 import os
@@ -20,15 +20,15 @@ import sys
 import time
 
 _VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
-_DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among them; the GPUs' audio is 0x04
-_PASSED_THROUGH = "vfio-pci"  # the driver of devices that belong to a virtual machine
+_DISPLAY = b"0x03"  # PCI base class of display and 3D controllers; a GPU's audio device is 0x04
+_PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtual machine
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return what shows that there is a GPU, None if nothing does. ``root`` has /sys, /proc and /dev.
+    """Return the evidence that there is a GPU, None if there is none. ``root`` contains /sys, /proc and /dev.
 
-    A GPU on the PCI bus counts without a driver: the agent then reports that the driver is missing (L1). A virtual
-    machine of Windows (WSL) and a Tegra have no GPU on that bus.
+    A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is missing (L1). The GPUs
+    of WSL and of a Tegra are not on the PCI bus.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):
@@ -80,7 +80,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that accepts connections once a request has arrived on them, or after about a second."""
+    """Return a listening socket. It accepts a connection when data has arrived, or after about a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have IPv6 only
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
@@ -89,7 +89,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Give every request the same answer: a resting agent is alive, ready and has one metric."""
+    """Give every request the same response: a resting agent is alive, ready and has one metric."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:
@@ -124,7 +124,7 @@ class Cleanup:
             self._process = os.posix_spawn(self._command[0], self._command, os.environ)
 
     def end(self) -> None:
-        """Kill the process: it would remove what the agent publishes about a new GPU."""
+        """Kill the process, since it could remove what the agent publishes about a new GPU."""
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)

@@ -1,4 +1,4 @@
-"""Defines the binary layouts and constants that the C code of native/ and gputile's Python share.
+"""Defines the binary layouts and constants that the C code in native/ shares with Python.
 
 Python uses the ``struct`` formats of this module. `make layouts` writes native/base/layouts.h and the header of the
 simulated driver: the same structures in C, with assertions on their sizes and offsets, and the same constants. All
@@ -12,17 +12,17 @@ from typing import Final
 from gputile.core.devices import request
 
 MOST_GPUS: Final = request.MOST_SHARED_GPUS
-"""How many GPUs an allocation may name."""
+"""The maximum number of GPUs of an allocation."""
 UUID_SIZE: Final = 64
-"""A GPU's UUID with the zero at its end, in bytes."""
+"""The size of a GPU's UUID with its terminating zero, in bytes."""
 
-# The limits file has lines of words: its name and version, then the following ones in any order, then its end.
+# The limits file has lines of words: first its name and version, then the following in any order, then its end.
 LIMITS_NAME: Final = "gputile"
 LIMITS_VERSION: Final = "1"
 LIMITS_GPU: Final = "card"
 """Followed by a GPU's UUID, its MiB and its percent of time."""
 LIMITS_OVERHEAD: Final = "overhead"
-"""Followed by the most MiB that a process is charged for contexts and modules on a GPU."""
+"""Followed by the maximum of MiB that a process is charged for contexts and modules on a GPU."""
 LIMITS_SOCKET: Final = "turn"
 """Followed by the path of the arbiter's socket."""
 LIMITS_END: Final = "end"
@@ -34,18 +34,18 @@ USAGE_VERSION: Final = 1
 USAGE_MAGIC: Final = 0x65747067
 USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
-"""The most processes of a container that use GPUs at the same time."""
+"""The maximum number of processes of a container that use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
-"""The size of the file. Bytes beyond its end are only locked: one for the whole file, then one for each slot."""
+"""The size of the file. The bytes beyond it serve as locks: one for the whole file, then one for each slot."""
 USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 
 ARBITER_VERSION: Final = 1
 
-# The share file has lines of words, too.
+# The share file has lines of words too.
 SHARE_FIRST_LINE: Final = "gputile-share 1"
 SHARE_QUANTUM: Final = "quantum"
-"""Followed by the microseconds that a turn lasts."""
+"""Followed by the duration of a turn in microseconds."""
 SHARE_GPU: Final = "card"
 """Followed by a GPU's UUID and the guaranteed part of its time."""
 SHARE_END: Final = "end"
@@ -81,7 +81,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """A structure that C and Python share, without implicit padding."""
+    """A structure, without implicit padding, that C and Python share."""
 
     name: str
     fields: tuple[Field, ...]
@@ -100,7 +100,7 @@ class Layout:
 
     @property
     def struct(self) -> struct.Struct:
-        """The format for Python: bytes are one value, other numbers a value each; reserved fields have no value.
+        """The ``struct`` format: an array of bytes is one value, other numbers one each; reserved fields have none.
 
         Raises:
             ValueError: it contains structures.

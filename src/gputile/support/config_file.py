@@ -50,7 +50,7 @@ class ConfigFile:
             self._content = content
             document = await asyncio.to_thread(parse, content)
             if document is None and self.current != Configuration():
-                raise ConfigurationError("it is empty")  # to get the defaults, one of them has to be written
+                raise ConfigurationError("it is empty")  # a file for the defaults must set at least one of them
             found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
             self._content = None

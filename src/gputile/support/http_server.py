@@ -210,10 +210,10 @@ class Server:
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Start a connection. If there are too many, close one of the host that has the most.
+        """Start a connection. If there are too many, close a connection of the host that has the most.
 
-        Connections without requests are closed first, then the longest idle ones. So neither idle connections nor a
-        client with very many of them lock out others.
+        Of these, connections without a request in progress are closed first: those that never sent one, then the
+        longest idle ones. So neither idle connections nor a client with very many connections lock out others.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))

@@ -23,7 +23,7 @@ class PortError(Exception):
 def bind_port(option: str, host: str, port: int) -> socket.socket:
     """Return a socket that is bound and does not listen yet; ``option`` is the command-line option of the port.
 
-    A ``host`` of "" is every address, also of IPv6: pods of some clusters have IPv6 only.
+    A ``host`` of "" means all addresses, including IPv6: pods of some clusters have only IPv6 addresses.
 
     Raises:
         PortError: it cannot be bound.

@@ -1,4 +1,4 @@
-"""Runs ``gputile convert``, which writes manifests of other systems anew for gputile."""
+"""Runs ``gputile convert``, which converts manifests of other systems for gputile."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ from gputile.cli.terminal import fail, note, write, write_json, yaml_text
 
 
 class ObjectFormat(StrEnum):
-    """What manifests are written as."""
+    """Output formats of manifests."""
 
     YAML = "yaml"
     JSON = "json"
@@ -19,7 +19,7 @@ class ObjectFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What the command line asks, in the order of the help."""
+    """The options of the command, in the order of the help."""
 
     files: Annotated[
         list[str],

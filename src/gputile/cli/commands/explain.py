@@ -1,4 +1,4 @@
-"""Runs ``gputile explain``, which tells why a pod is pending, and what would have to change."""
+"""Runs ``gputile explain``, which explains why a pod is pending, and what would have to change."""
 
 import time
 from dataclasses import dataclass
@@ -58,13 +58,13 @@ class ExplainOptions(ClusterSource):
 
 @takes(ExplainOptions)
 def explain(options: ExplainOptions) -> None:
-    """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
+    """Explain where a pod runs, or why it is pending: each node, each GPU, the rule, and what would help.
 
-    It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
+    The decision is computed again with the scheduler's own code. Nothing is changed.
 
-    Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
-    (a pod that does not exist: where its controller could not create it, the reason is given), 1 when the cluster does
-    not answer.
+    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 for input that cannot be used, such as
+    a pod that does not exist (if its controller could not create it, the reason is printed), 1 if the cluster does not
+    answer.
     """
     from gputile.tools.simulator.explanation import explain_pod
 
@@ -90,7 +90,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
-    """Return a pod of a workload, a pending one if there is any; None if it has no pods."""
+    """Return a pod of a workload, a pending one if possible; None if the workload has no pods."""
     from gputile.tools.simulator.scenario import owners_of
 
     kinds = (_SHORT.get(type_, type_), _SHORT.get(type_, type_).removesuffix("s"))
@@ -109,7 +109,7 @@ def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -
 
 
 def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
-    """Exit, and say why there is no such pod, as far as the Events of a ``live`` cluster tell."""
+    """Exit because the pod does not exist; give the reason if the Events of a ``live`` cluster have one."""
     from gputile.api.wording import nearest
 
     namespace, _, name = key.partition("/")
@@ -159,7 +159,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs; GPUs with equal cells share a row, as 0-3,6."""
+    """Return the rows of a node's GPUs; GPUs with equal cells share a row, labelled 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)
@@ -167,7 +167,7 @@ def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
 
 
 def _ranges(numbers: "Sequence[int]") -> str:
-    """Return ascending numbers as people write them: 0-3,6."""
+    """Return ascending numbers as ranges: 0-3,6."""
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

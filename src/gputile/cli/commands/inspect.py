@@ -56,9 +56,9 @@ class InspectOptions(ClusterSource):
 
 @takes(InspectOptions)
 def inspect(options: InspectOptions) -> None:
-    """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
+    """Show how much of each GPU of each node is allocated, in the memory unit in force.
 
-    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
+    A column PENDING(Allocated) appears if a pod is on a node and its GPU is not known yet.
     """
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer
@@ -108,9 +108,9 @@ def _nowhere(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What is shown: nodes, the memory unit to count in, MiB, and all pods of the cluster.
+    """The nodes to show, the memory unit of the table in MiB, and all pods of the cluster.
 
-    ``missing`` are names that were asked for, and that no node has.
+    ``missing`` are the requested names that match no node.
     """
 
     nodes: "list[NodeSummary]"
@@ -121,7 +121,7 @@ class _Shown:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Which nodes are shown, and of which namespace the pods on them; "" for all of them."""
+    """The filters: name patterns and label selector of the nodes, namespace of the pods; empty ones match all."""
 
     names: "Sequence[str]"
     selector: str

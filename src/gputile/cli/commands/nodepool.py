@@ -113,7 +113,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the description with the fields of the command line, whose values are YAML."""
+    """Set the fields from the command line in the description, and return it. Their values are YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:

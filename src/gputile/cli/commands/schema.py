@@ -1,4 +1,4 @@
-"""Runs ``gputile schema``, which prints the JSON Schemas of files and answers, and ``version``."""
+"""Runs ``gputile schema``, which prints JSON Schemas of files and outputs, and ``gputile version``."""
 
 import pkgutil
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Runs ``gputile selftest``, which proves on a machine that isolation holds."""
+"""Runs ``gputile selftest``, which proves that isolation holds on this machine."""
 
 import math
 import os
@@ -25,8 +25,8 @@ WORK = "taking memory and time of a GPU, which takes up to a minute"
 LIMIT_MIB = 2048
 LONGEST_S = 3600
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
-SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # of two allocations, one of half of it, each asks for twice the larger
-SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
+SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # each of two allocations asks for twice the limit
+SIMULATED_BYTES_PER_US = 64_000  # of simulated memory: a fill of the time probe takes a millisecond
 
 
 class IsolationAnswer(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ def _kill_children() -> None:
     """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
-            os.kill(int(child), signal.SIGKILL)  # nobody else waits for it, so its number is still its own
+            os.kill(int(child), signal.SIGKILL)  # only this process reaps it, so the PID is not reused
 
 
 @contextmanager

@@ -37,7 +37,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; exit if there is no configuration."""
+    """Return the access to the API server; exit if there is no usable configuration."""
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
@@ -84,7 +84,7 @@ class AgentOptions:
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
+    """Serve the GPUs of this node: report them to the cluster, and give each pod the GPU that is booked for it."""
     from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
     name = options.node_name or os.uname().nodename
@@ -129,7 +129,7 @@ def agent(options: AgentOptions) -> None:
             json.dumps(leave),
         ]
         command = [sys.executable, *resting, *command]
-    # This process becomes the other: what the command line needed is not kept in memory.
+    # Replace this process, so that the modules of the command line do not stay in memory.
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
@@ -154,9 +154,9 @@ class ControllerOptions:
 
 @takes(ControllerOptions)
 def controller(options: ControllerOptions) -> None:
-    """Taint GPU nodes, tell of nodes whose agent is silent, and start gangs whole or not at all.
+    """Taint GPU nodes, report nodes whose agent is silent, and start gangs whole or not at all.
 
-    One replica acts at a time, by the Lease; the others stand by. Ends on SIGTERM.
+    Only the replica that holds the Lease acts; the others wait for it. Ends on SIGTERM.
     """
     from gputile.controlplane.controller.controller import ControllerSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -198,10 +198,10 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler: which nodes a pod fits, how good they are, which GPUs it gets, and bind it.
+    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets; and bind it.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
-    the Bindings that are under way.
+    the Bindings in progress.
     """
     from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -225,7 +225,7 @@ def extender(options: ExtenderOptions) -> None:
 
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
-    """Return the files to serve HTTPS with, None for HTTP on loopback; leave the program where they cannot be used."""
+    """Return the files for HTTPS, or None for HTTP on loopback; exit if the files cannot be used."""
     from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
@@ -284,8 +284,8 @@ class WebhookOptions:
 def webhook(options: WebhookOptions) -> None:
     """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
 
-    Serves the certificate of its Secret, and makes one if there is none. Ends on SIGTERM, after the reviews that are
-    still on their way.
+    Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after the reviews in
+    progress.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 

@@ -1,4 +1,4 @@
-"""Runs ``gputile simulate``, which tells what would happen to workloads on a cluster."""
+"""Runs ``gputile simulate``, which shows what would happen to workloads on a cluster."""
 
 import dataclasses
 import time
@@ -42,14 +42,14 @@ _NO_WORKLOADS = (
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
+    """Decide node and GPUs for each pod of some manifests, with the scheduler's own code.
 
-    Draws each GPU with what is on it, and prints for each workload where its pods go, and for pods without a place why
-    not and what would help. With --from-cluster or --validate=server, the API server is asked about each object by dry
-    runs. Nothing is stored in any cluster.
+    Draws each GPU with its pods, and prints where the pods of each workload go; for each pod that was not placed, the
+    reason and what would help. With --from-cluster or --validate=server, the API server validates each object by a dry
+    run. Nothing is stored in any cluster.
 
-    Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
-    that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
+    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits), 2 for input that
+    cannot be used, or that a cluster with gputile refuses, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import told_together
@@ -97,7 +97,7 @@ def _check(options: SimulateOptions) -> None:
 
 
 def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
-    """Return the objects of kubectl's current cluster."""
+    """Return the objects of kubectl's current cluster; exit if any of them cannot be decoded."""
     from gputile.cli.reads.live_cluster import read_cluster
 
     live = read_cluster(options, given, options.installed_in, groups=True)
@@ -118,12 +118,12 @@ def _add_nodes(options: SimulateOptions, scenario: "Scenario", configuration: "C
 
 
 def _is_unplaced(result: "SimulationResult") -> bool:
-    """Return whether a pod has no place, or not even one copy fits."""
+    """Return whether a pod was not placed, or not even one copy fits."""
     return result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies)
 
 
 def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> "SimulationResult":
-    """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
+    """Simulate the scenario; if there are ``more`` pods, also count how many copies of them fit afterwards."""
     from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
@@ -133,7 +133,7 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
 
 
 def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
-    """Return the scenario made of the files and of the live cluster's nodes."""
+    """Build the scenario from the files and from the live cluster's nodes, PodGroups and claims."""
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, load_files, read_scenario
 
@@ -172,7 +172,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Add the namespaces and PriorityClasses of the live cluster."""
+    """Add the PriorityClasses of the live cluster, and its namespaces that allow unsafe access to GPUs."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
@@ -195,7 +195,7 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
 
 
 def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None") -> "list[Pod]":
-    """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
+    """Add the pods of the files and of the live cluster; return the pods of --fit."""
     from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
     from gputile.tools.simulator.scenario import load_pods, make_pods, recognise
@@ -204,7 +204,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
-        # whose pods are placed elsewhere, or anew
+        # these options have running pods placed again
         leaving = options.without_node or options.without_nodes is not None or options.mode is not None
         if not expansion.pods and not more and not (leaving and not options.files):
             if not options.files:
@@ -222,7 +222,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
 
 
 def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
-    """Return the configuration for the scenario; say what is assumed about a live cluster."""
+    """Return the configuration for the scenario; print what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
@@ -235,7 +235,7 @@ def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfi
 
 
 def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
-    """Return the configuration with the memory unit and the preemption that the command line asks for."""
+    """Apply --unit and --no-preemption to the configuration."""
     import msgspec
 
     from gputile.api.config.v1alpha1 import ConfigurationError
@@ -251,7 +251,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 
 
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
-    """Remove the nodes that are simulated as removed, and apply another unit or mode."""
+    """Remove the nodes of --without-node and --without-nodes, and apply --unit, --mode and --need."""
     from gputile.api.wording import nearest
     from gputile.tools.simulator.outcomes import workload_name
     from gputile.tools.simulator.what_if import (

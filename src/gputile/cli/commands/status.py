@@ -1,4 +1,4 @@
-"""Runs ``gputile status``, which tells whether the installation is deployed (U11)."""
+"""Runs ``gputile status``, which shows whether the installation is deployed (U11)."""
 
 import time
 from dataclasses import dataclass

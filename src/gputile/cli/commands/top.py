@@ -1,4 +1,4 @@
-"""Runs ``gputile top``, which shows booked beside used for nodes, GPUs and pods, live."""
+"""Runs ``gputile top``, which shows bookings and usage of nodes, GPUs and pods, live."""
 
 import sys
 import time
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gputile.cli.reads.cluster_objects import ClusterObjects
     from gputile.tools.web.top_rows import TopAnswer
 
-_LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
+_LINES_BESIDE = 3  # the number of hidden rows, a note on read errors, and the cursor
 
 
 class TopOrder(StrEnum):
-    """What rows are sorted by; names ascend, all else descends."""
+    """The sort key of the rows: names are ascending, all others descending."""
 
     BOOKED = "booked"
     USED = "used"
@@ -68,10 +68,10 @@ class TopOptions(ClusterSource):
 
 @takes(TopOptions)
 def top(options: TopOptions) -> None:
-    """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
+    """Show nodes, GPUs or pods, the most booked first, and refresh when they change.
 
-    Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
-    for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
+    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are read through the API
+    server: you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     state = read_state(options)
@@ -92,7 +92,7 @@ def top(options: TopOptions) -> None:
 
 
 def _looks(options: TopOptions) -> "UsageLooks | None":
-    """Return what reads usage from the agents, None for a cluster in files."""
+    """Return the reader of the agents' usage; None if the cluster is read from files."""
     if options.cluster:
         return None
     from gputile.cli.reads.agent_usage import UsageLooks
@@ -101,7 +101,7 @@ def _looks(options: TopOptions) -> "UsageLooks | None":
 
 
 def _answer(state: "ClusterObjects", options: TopOptions, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
-    """Return the rows; of pods, those of the namespace that is asked for."""
+    """Return all rows; rows of pods only for the requested namespace."""
     import msgspec
 
     from gputile.tools.web.state import page_state
@@ -121,7 +121,7 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
-    """Print the rows, at most ``most`` lines of them; None: all."""
+    """Print the rows in at most ``most`` lines; all of them if that is None."""
     from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
     match of:

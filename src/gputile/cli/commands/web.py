@@ -34,11 +34,11 @@ class WebOptions(LiveSource):
 def web(options: WebOptions) -> None:
     """Serve a page that shows the cluster's GPUs as tiles, live, and print its address.
 
-    It reads with your rights, as kubectl does, and changes nothing. It answers on loopback alone, and to whoever has
-    the address, which holds a secret that is new each time. Ends with an interrupt.
+    It reads with your rights, as kubectl does, and changes nothing. It answers on loopback only, and only to clients
+    that have the address; the address contains a new secret each time. An interrupt ends it.
 
-    With --tls-dir it serves in the cluster: each viewer shows a token of the cluster, has to have the right to list
-    nodes, and sees the names of pods in namespaces whose pods it may list.
+    With --tls-dir it serves in the cluster: viewers log in with a token, need the right to list nodes, and see the
+    names of pods in the namespaces whose pods they may list.
     """
     from gputile.cli.reads.live_cluster import UNREACHABLE, read_cluster
     from gputile.cli.running import run_service

@@ -1,4 +1,4 @@
-"""Reads what pods and GPUs use, as the agents measure it, for commands that show it beside bookings."""
+"""Reads the usage of pods and GPUs from the agents, for commands that compare it with bookings."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ from gputile.cli.reads.live_cluster import connected, read_or_leave
 from gputile.tools.web.records import NodeTile, NodeUsage
 from gputile.tools.web.usage import AgentReading, Made, UsageMeter, UsageReader, UsageUnknown, made_of
 
-MOST_NODES: Final = 200  # whose agents are asked: each by itself, through the API server
+MOST_NODES: Final = 200  # each agent costs a request through the API server
 BETWEEN_S: Final = 1.0
 _AT_ONCE: Final = 16
 
 
 class UsageLooks:
-    """Reads usage from the agents of a release. ``why`` says why some of it is unknown, None if all is known."""
+    """Reads usage from the agents of a release. ``why`` is the reason if some of it is unknown, else None."""
 
     def __init__(self, reach: Reach, installed_in: str) -> None:
         self.why: str | None = None
@@ -25,9 +25,9 @@ class UsageLooks:
         self._meter = UsageMeter()
 
     def look(self, tiles: Iterable[NodeTile], *, twice: bool = False) -> Mapping[str, NodeUsage]:
-        """Return what is used on these nodes, those with most pods first where there are very many.
+        """Return the usage on these nodes; if there are more than ``MOST_NODES``, on those with the most pods.
 
-        With ``twice`` agents that count GPU time are asked again after a second, since a part of it needs two readings.
+        With ``twice``, agents that count GPU time are asked again after a second: a percentage needs two readings.
         Exits if the cluster cannot be reached.
         """
         tiles = list(tiles)
@@ -51,7 +51,7 @@ class UsageLooks:
         return found
 
     async def _round(self, reader: UsageReader, nodes: Mapping[str, Made]) -> tuple[dict[str, NodeUsage], list[str]]:
-        """Return what nodes use, and which of them count GPU time."""
+        """Return the usage of the nodes, and the names of those that count GPU time."""
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def read(node: str) -> AgentReading | UsageUnknown:

@@ -1,4 +1,4 @@
-"""Reads the cluster that a command looks at: the live one, or one that files describe."""
+"""Reads the objects of a cluster for commands, live or from files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterObjects:
-    """The nodes, pods and ResourceClaims of a cluster, and the configuration in force there."""
+    """The nodes, pods and ResourceClaims of a cluster, and its configuration."""
 
     nodes: "list[Node]"
     pods: "list[Pod]"
@@ -25,10 +25,10 @@ class ClusterObjects:
     claims: "Sequence[ResourceClaim]" = ()
 
     def again(self, source: "ClusterSource") -> "ClusterObjects":
-        """Return what the cluster has now, by the configuration that is known; leave where it cannot be read.
+        """Read the cluster again, with the known configuration; exit if it cannot be read.
 
         Raises:
-            Unreadable: instead, where files are read, or within ``looking_again``.
+            Unreadable: instead of exiting, if files are read, or within ``looking_again``.
         """
         from gputile.cli.configuration import GivenConfiguration
 
@@ -38,7 +38,7 @@ class ClusterObjects:
 def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = None) -> ClusterObjects:
     """Return the state of a cluster; exit if it cannot be read.
 
-    ``given`` is the configuration where it is known already.
+    ``given`` is the configuration if it is known from an earlier read.
     """
     from gputile.core.ledger.node_info import unit_in_force
 
@@ -64,7 +64,7 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
         with Progress(f"reading {', '.join(source.cluster)}", piped=SAY_AFTER_PIPED_S):
             scenario = load_scenario(source.cluster, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
-        if looked_before:  # it may be just being written
+        if looked_before:  # the file may be in the middle of a write
             from gputile.cli.reads.live_cluster import Unreadable
 
             raise Unreadable(f"cannot read the cluster: {error}") from error
@@ -80,7 +80,7 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
 
 
 def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
-    """Return a cluster in which the GPUs of nodes that gputile does not serve are known."""
+    """Add the GPUs of nodes that gputile does not serve; print notes about them if ``told``."""
     from gputile.tools.simulator.foreign_cluster import adopted
 
     found = adopted(state.nodes, state.pods, state.configuration.unit_mib)

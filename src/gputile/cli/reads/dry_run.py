@@ -1,7 +1,7 @@
-"""Asks an API server about manifests, by dry runs under the user's own rights; nothing is stored.
+"""Validates manifests by dry runs on the API server, with the user's own rights; stores nothing.
 
-As ``kubectl apply`` does, it reads an object first. One that is not there is created, and one that is there is changed
-by server-side apply; ``dryRun=All`` has the API server do all but store it.
+Like ``kubectl apply``, it first reads each object. It creates a missing object, and changes an existing one by
+server-side apply. With ``dryRun=All`` the API server does everything except storing the object.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _MANAGER: Final = "kubectl"  # the field manager of kubectl apply --server-side
 
 @dataclass(slots=True)
 class ServerVerdict:
-    """What an API server says of manifests: why it refuses some, and which it would store."""
+    """The API server's answer about manifests: why it refuses some, and which it would store."""
 
     refused: list[str] = field(default_factory=list)
     accepted: frozenset[Origin] = frozenset()
@@ -48,7 +48,7 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of one run: what the API server serves, and why objects are not judged by it."""
+    """The state of one run: the kinds that the API server serves, and why it did not validate some objects."""
 
     connection: "Connection"
     strictness: str
@@ -57,7 +57,7 @@ class _Inquiry:
     unjudged: dict[Origin, str] = field(default_factory=dict)
 
     async def learn(self, version: str) -> None:
-        """Read which kinds the API server has in a version."""
+        """Read which kinds the API server serves in an API version."""
         path = "/".join(("/apis" if "/" in version else "/api", *(quote(part, safe="") for part in version.split("/"))))
         try:
             found = decode(await self.connection.get(path), msgspec.json.Decoder(ServedKinds))
@@ -71,7 +71,7 @@ class _Inquiry:
             self.served[version] = {each.kind: each for each in found.resources if "/" not in each.name}
 
     async def answer(self, question: Question) -> list[str]:
-        """Return why the API server refuses an object, nothing if it would store it or is not able to judge it.
+        """Return why the API server refuses an object; empty if it would store the object or cannot validate it.
 
         Raises:
             KubeError: the API server fails.
@@ -125,9 +125,9 @@ class _Inquiry:
 
 
 def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str) -> ServerVerdict:
-    """Return what the API server says of manifests, and of the pods of their templates.
+    """Have the API server validate manifests and the pods of their templates.
 
-    ``strictness`` is its fieldValidation. Exits if it fails.
+    ``strictness`` is the value of ``fieldValidation``. Exits if the API server fails.
     """
     asked = list(questions(manifests, kinds))
     return read_or_leave(_ask(reach, asked, _names(manifests), strictness)) if asked else ServerVerdict()
@@ -157,7 +157,7 @@ async def _ask(
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
-    """Return one note on all objects of which the API server does not say anything."""
+    """Return one note about all objects that the API server did not validate; empty if there are none."""
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
@@ -166,7 +166,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return what objects of the files are called, by their kinds, and which kinds its definitions add."""
+    """Return the names of the files' objects by kind; for CustomResourceDefinitions, the kinds that they define."""
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

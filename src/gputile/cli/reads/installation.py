@@ -39,7 +39,7 @@ from gputile.tools.views.status import Installation, Traces, assess, traces_of, 
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Return the state of what is installed in a namespace, of one Helm release where it is named.
+    """Return the state of the installation in a namespace; of one Helm release only, unless ``release`` is "".
 
     Exits if the cluster cannot be read.
     """
@@ -80,13 +80,13 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
 def _unread_configuration(
     given: GivenConfiguration | UnknownConfiguration, maps: Iterable[ConfigMap]
 ) -> Iterable[InstallationProblem]:
-    """Yield the problem that the release's configuration is there and cannot be read."""
+    """Yield a problem if the release has a configuration that cannot be read."""
     if isinstance(given, UnknownConfiguration) and any(CONFIG_MAP_KEY in each.data for each in maps):
         yield refused_configuration(given.why)
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Return what programs outside of pods have left, as far as the user may read it."""
+    """Return the traces of programs that run outside of pods, as far as the user may read them."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
@@ -95,7 +95,7 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
     return traces_of(leases, configurations, namespace, time.time())
 
 
-# What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.
+# Helm's record of a revision contains the whole chart. If all revisions are complete, no record is read.
 _NOT_ENDED = "owner=helm,status notin (deployed,superseded,uninstalled)"
 _DEPLOYED = "owner=helm,status=deployed"
 
@@ -108,11 +108,11 @@ async def installation_problems(
     selector: str,
     scheduler_name: str,
 ) -> list[InstallationProblem]:
-    """Return what is wrong with the installation in ``namespace``, as far as the user may read it.
+    """Return the problems of the installation in ``namespace``, as far as the user may read its objects.
 
-    ``release`` is the Helm release that the user asked for, "" for those of the objects that are there, and
-    ``selector`` that of the labels of its objects. ``scheduler_name`` is the scheduler that admission gives pods to, ""
-    where it is not known.
+    ``release`` is the Helm release that the user named; "" stands for the releases of the objects found. ``selector``
+    is the label selector of the objects. ``scheduler_name`` is the scheduler that admission sets in pods, "" if
+    unknown.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -126,7 +126,7 @@ async def installation_problems(
             *(readable(connection, "/api/v1/pods", RunningPod, {"labelSelector": labels}) for labels in OTHER_EXTENDERS)
         ),
     )
-    # A release that Helm has begun to remove, or has only begun to install, may have accounts and no workloads.
+    # While Helm installs or removes a release, it may have service accounts but no workloads.
     labelled = [each.metadata.labels for each in (*workloads, *accounts)]
     names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
     return [
@@ -137,7 +137,7 @@ async def installation_problems(
 
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
-    """Return the revisions that Helm did not bring to their end; and if there are any, those that it did."""
+    """Return the revisions that Helm did not complete; if there are any, also the deployed ones."""
     found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
     return [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})] if found else []
 
@@ -146,9 +146,9 @@ _MOST_S = 5.0
 
 
 async def unready_reasons(connection: Connection, namespace: str, pods: Iterable[RunningPod]) -> dict[str, str]:
-    """Ask, through the API server, each pod that runs and is not ready; return the reasons by the pods' names.
+    """Ask each pod that runs but is not ready for the reason, through the API server; return reasons by pod name.
 
-    One that does not answer has none, as have all where the user may not reach pods this way.
+    A pod has no entry if it does not answer, or if the user lacks the right to reach pods this way.
     """
     asked = [(pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)]
     answers = await asyncio.gather(*(_reason(connection, namespace, name, port) for name, port in asked))
@@ -170,7 +170,7 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        return None if error.reason else error.server_message  # with a reason, it is the API server's own answer
+        return None if error.reason else error.server_message  # a reason: the API server answered, not the pod
     except KubeError:
         return None
     return None

@@ -1,4 +1,4 @@
-"""Reads a live cluster once, within a time limit, for commands that look and leave."""
+"""Reads a live cluster for commands, once and within a time limit."""
 
 import asyncio
 import functools
@@ -49,15 +49,15 @@ _looking_again: Final = ContextVar("looking_again", default=False)
 
 
 class Unreadable(Exception):
-    """Why a cluster that could be read before cannot be read now."""
+    """A cluster that could be read before cannot be read now; the text gives the reason."""
 
 
 @asynccontextmanager
 async def connected(reach: Reach) -> AsyncIterator[Connection]:
-    """Open a connection to the API server; a terminal says after a second whom it waits for.
+    """Open a connection to the API server; a terminal shows after a second what it waits for.
 
     Raises:
-        KubeError: there is no usable kubeconfig, or no credential.
+        KubeError: there is no usable kubeconfig or credential.
     """
     seconds = duration_s(reach.request_timeout)
     access = _access(reach.kubeconfig, reach.context, seconds)
@@ -71,14 +71,16 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
 
 @functools.cache
 def _access(kubeconfig: Path | None, context: str | None, plugin_s: float) -> Access:
-    """Return how the API server is reached; cached, so that a credential plugin runs once."""
+    """Return the access to the API server; cached, so that a credential plugin runs only once."""
     return load_access(kubeconfig, context, plugin_s=plugin_s)
 
 
 async def listed(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
 ) -> tuple[Replaced[T] | None, str | None]:
-    """Return the objects at ``path``; None, and why, where they may not be listed; None alone if none are served.
+    """Return the objects at ``path`` and None; if listing is forbidden, None and the reason.
+
+    If ``path`` is not served, both are None.
 
     Raises:
         KubeError: the API server fails.
@@ -92,7 +94,7 @@ async def listed(
 
 
 async def readable(connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY) -> Sequence[T]:
-    """Return the objects at ``path``, none where they may not be listed or none are served.
+    """Return the objects at ``path``; empty if listing them is forbidden or ``path`` is not served.
 
     Raises:
         KubeError: the API server fails.
@@ -102,10 +104,10 @@ async def readable(connection: Connection, path: str, kind: type[T], query: Quer
 
 
 def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
-    """Return what was read of a cluster; exit with the reason if it cannot be read.
+    """Return the result of ``reading``; if the cluster cannot be read, print the reason and exit.
 
     Raises:
-        Unreadable: instead, within ``looking_again``.
+        Unreadable: instead of exiting, within ``looking_again``.
     """
     try:
         return asyncio.run(reading)
@@ -117,13 +119,13 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
             why += "; --request-timeout gives it more time"
         if _looking_again.get():
             raise Unreadable(why) from error
-        # a bad answer is one as of a kubeconfig that names something else than an API server
+        # BadAnswer: the server that the kubeconfig names is probably no API server
         fail(why, BAD_INPUT if isinstance(error, ConfigError | BadAnswer) else UNREACHABLE)
 
 
 @contextmanager
 def looking_again() -> Iterator[None]:
-    """Within it, ``read_or_leave`` raises ``Unreadable`` instead of exiting: for views that are refreshed."""
+    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for views that are refreshed."""
     before = _looking_again.set(True)
     try:
         yield
@@ -132,7 +134,7 @@ def looking_again() -> Iterator[None]:
 
 
 _MOST_TOLD: Final = 20
-# Who reads a cluster may lack a right, or the kind be absent. Any other failure says nothing of what is there.
+# The user may lack a right, or the kind may not be served. Other failures say nothing about the objects.
 _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
@@ -143,13 +145,12 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A cluster's nodes and pods, and the configuration of the gputile in it, or why that is not known.
+    """The nodes and pods of a cluster, and the configuration of its gputile, or the reason why that is unknown.
 
-    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are its own where they were asked for; ``unlisted``
-    says by kind why they are not known.
-    ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
-    cannot be read: nobody knows what they hold. ``claims`` are its ResourceClaims, None where there are
-    none to be listed.
+    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are read only on request. ``claims`` are the
+    ResourceClaims, None if they could not be listed. ``unlisted`` has the reason for each kind that is unknown.
+    ``unread`` are messages about objects that could not be decoded; the GPUs that these use are unknown.
+    ``namespace`` is that of the kubeconfig's context.
     """
 
     nodes: list[Node]
@@ -166,11 +167,11 @@ class Live:
 
     @property
     def given(self) -> GivenConfiguration | None:
-        """The configuration, None where it is not known."""
+        """The configuration, None if it is unknown."""
         return self.configuration if isinstance(self.configuration, GivenConfiguration) else None
 
     def in_force(self) -> "Configuration":
-        """Return the configuration in force; say what is assumed where it is not known."""
+        """Return the configuration in force; if it is unknown, print what is assumed."""
         found = in_force(self.given, None, unit_in_force(self.nodes))
         return found if isinstance(self.configuration, GivenConfiguration) else assumed(found, self.configuration.why)
 
@@ -178,8 +179,8 @@ class Live:
 def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
     """Return the objects of the cluster; exit if it cannot be read.
 
-    The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
-    ``groups`` asks for PodGroups too.
+    The configuration is ``given``, else the one in the namespace ``installed_in`` if the user may read it. With
+    ``groups``, PodGroups, namespaces, PriorityClasses and PodDisruptionBudgets are read too.
     """
 
     async def read() -> Live:
@@ -218,7 +219,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
 
 
 async def _with_groups(connection: Connection, read: Live) -> Live:
-    """Return the cluster with what a simulation needs beside nodes, pods and claims."""
+    """Add the objects that a simulation needs besides nodes, pods and claims."""
     from gputile.tools.simulator.admission import listed_classes
 
     known, no_groups = await read_groups(connection)
@@ -242,7 +243,7 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
-    """Return a namespace's events of pods that could not be created; none where they may not be read."""
+    """Return the Events of a namespace about pods that could not be created; empty if they may not be listed."""
 
     async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
@@ -253,7 +254,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
 
 
 def _told(what: str, sentences: list[str]) -> list[str]:
-    """Return the first of the sentences, and how many more of the kind there are."""
+    """Return the first ``_MOST_TOLD`` sentences, and one with the number of the others."""
     more = len(sentences) - _MOST_TOLD
     return [*sentences[:_MOST_TOLD], *([f"{more:,} more {what} cannot be read"] if more > 0 else ())]
 
@@ -261,7 +262,7 @@ def _told(what: str, sentences: list[str]) -> list[str]:
 async def _configuration(
     connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return the configuration, read where none is ``given``; or why it is not there or may not be read.
+    """Return ``given``; if it is None, the installed configuration, or the reason why it is unknown.
 
     Raises:
         KubeError: the API server fails.
@@ -279,12 +280,12 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may hold GPUs: a user without claims need not learn of a missing right."""
+    """Return whether claims may use GPUs. If not, a missing right to list claims does not matter to the user."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, none where their kind is not installed; and why they are not known, None where they are.
+    """Return the PodGroups, empty if their kind is not installed; and the reason if they are unknown, else None.
 
     Raises:
         KubeError: the API server fails.
@@ -303,19 +304,19 @@ async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
 
 
 async def read_budgets(connection: Connection) -> Sequence[PodDisruptionBudget] | None:
-    """Return the PodDisruptionBudgets; None where they may not be listed."""
+    """Return the PodDisruptionBudgets; None if they cannot be listed."""
     budgets, _ = await listed(connection, _BUDGETS, PodDisruptionBudget)
     return budgets.objects if budgets is not None else None
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
-    """Return the names of those whose pods may reach GPUs past the ledger."""
+    """Return the names of the namespaces with the label ``gputile.io/unsafe-gpu-access=allowed``."""
     labels = {each.metadata.name: each.metadata.labels for each in namespaces}
     return frozenset(name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED)
 
 
 async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
-    """Return the namespaces whose pods may reach GPUs past the ledger; none where they may not be listed.
+    """Return the names of the namespaces whose pods may use GPUs without a booking; empty if listing is forbidden.
 
     Raises:
         KubeError: the API server fails.
@@ -325,7 +326,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may be installed: without the right, the answer is 403 either way."""
+    """Return whether the kind PodGroup may be installed. The 403 for its objects is the same in both cases."""
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -1,1 +1,1 @@
-"""Looks after the whole cluster: taints of GPU nodes, nodes whose agent is silent, and gangs."""
+"""Plans gangs, preemption and node requests, taints GPU nodes, and reports silent agents."""

@@ -17,7 +17,7 @@ JsonPatch = list[dict[str, Any]]
 
 
 class ApiServerWriter:
-    """The controller's writes on a connection; placeholders are in ``namespace``.
+    """The controller's requests to the API server; placeholders are created in ``namespace``.
 
     Errors are those of ``gputile.kube.errors``.
     """
@@ -34,9 +34,9 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write or remove the reservation of this version of the pod; return the pod as stored.
+        """Write ``text`` as the reservation of this version of the pod (None removes it); return the stored pod.
 
-        ``nominated`` is its nominated node, "" for none; None leaves it unchanged.
+        ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
 
         Raises:
             Conflict: the pod has changed.
@@ -62,7 +62,7 @@ class ApiServerWriter:
         await writes.delete_job(self._connection, self._namespace, job)
 
     async def mark_unschedulable(self, pod: Pod, message: str) -> None:
-        """Write the condition by which autoscalers find a pod that no node takes."""
+        """Write the condition by which autoscalers find unschedulable pods."""
         await writes.mark_unschedulable(self._connection, pod, message)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the cluster as the controller knows it: the ledger, kube-scheduler's counts and the gangs.
+"""Stores the controller's view of the cluster: the ledger, kube-scheduler's predicates, and gangs.
 
 It is updated by watches and by the responses to the controller's own writes, so that each round sees the writes of the
 previous one. A version of a pod that is older than the known one is ignored, unless it is from a list.
@@ -41,7 +41,7 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """GPUs, and the resources and rules that kube-scheduler checks."""
+    """The free GPUs (``engine``), and the resources and rules that kube-scheduler checks (``predicates``)."""
 
     engine: PlacementEngine
     predicates: Predicates
@@ -51,39 +51,39 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """Owned by one event loop; calls ``changed`` after every change that may let a gang start.
+    """The state of the cluster, for one event loop. ``changed`` is called after changes that may let a gang start.
 
     Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
 
-    ``placement`` is the cluster as it is. ``empty_placement`` is the cluster with pods of DaemonSets and static pods
-    only: what does not fit there never will. Memory is bounded by the nodes, PodGroups, versions of all pods, running
-    pods, and pods of unfinished gangs in the cluster. Placeholders are only recognised in ``namespace``.
+    ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets: what does not fit there
+    needs other nodes. Memory is bounded by the nodes, PodGroups, versions of all pods, running pods, and pods of
+    unfinished gangs in the cluster. Placeholders are only recognised in ``namespace``.
     """
 
     def __init__(
         self, configuration: Configuration, changed: Callable[[], None] = lambda: None, namespace: str = ""
     ) -> None:
-        self.listing = asyncio.Lock()  # held while a list is applied, in slices of time
+        self.listing = asyncio.Lock()  # held while a list is applied, with pauses for other work
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
         self.budgets_read = False  # whether PodDisruptionBudgets are known
-        self.freed = 0  # grows whenever there may be room that was not there before
-        self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
+        self.freed = 0  # increased whenever room may have become free
+        self.grown = 0  # increased whenever the empty cluster may have more room
         self.now_ns = 0
         self.members = GangMembers()
         self.evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
-        self._vacant = Ledger(configuration)  # the same nodes without a pod
+        self._vacant = Ledger(configuration)  # the same nodes without pods
         self._changed = changed
         self.waiting = WaitingPods(configuration, namespace)
-        self._pods: dict[str, Pod] = {}  # by UID: those on a node or reserved node
+        self._pods: dict[str, Pod] = {}  # by UID: unfinished pods with a node or a reservation
         self._versions: dict[str, int] = {}
-        self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
+        self._reservation_ends: dict[str, int] = {}  # by UID of unbound pods, Unix ns; may be past
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on; writes that are expected there have to be expected here as well."""
+        """Return a copy to plan on. Writes that are expected on the copy are not expected on the original."""
         twin: ClusterState = copy(self)
         twin.nodes, twin.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
         twin.members, twin.waiting, twin.evictable = self.members.copy(), self.waiting.copy(), self.evictable.snapshot()
@@ -93,7 +93,7 @@ class ClusterState:
         twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
         return twin
 
-    # -- what is known
+    # -- queries
 
     def knows(self, uid: str) -> bool:
         return uid in self._versions
@@ -103,14 +103,14 @@ class ClusterState:
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the input of a search for victims, without the nodes whose names are in ``closed``."""
+        """Return the input of a search for victims that excludes the nodes in ``closed``."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
     def reserved_pods(self) -> list[Pod]:
-        """Return the unbound pods with a reservation in force, without those that have a nominated node.
+        """Return the unbound pods that have a reservation in force and no nominated node.
 
-        kube-scheduler and autoscalers count the latter on their nominated nodes themselves.
+        kube-scheduler and autoscalers count pods with a nominated node on that node themselves.
         """
         found = (self._pods[uid] for uid, ends_ns in self._reservation_ends.items() if ends_ns > self.now_ns)
         return [pod for pod in found if not pod.status.nominated_node_name]
@@ -119,7 +119,7 @@ class ClusterState:
         """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for none."""
         return self._reservation_ends.get(uid, 0)
 
-    # -- what the watches tell
+    # -- watch events
 
     def pod_changed(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -131,7 +131,7 @@ class ClusterState:
                 self._changed()
 
     async def pod_event(self, event: WatchEvent[Pod]) -> None:
-        """Apply an event that may be a list."""
+        """Apply a pod event or a complete list."""
         if not isinstance(event, Replaced):
             self.pod_changed(event)
             return
@@ -144,7 +144,7 @@ class ClusterState:
         kept = unreadable | {pod.metadata.uid for pod in pods}
         async for uid in taking_turns(self._versions.keys() - kept):
             self._forget(uid)
-        # Finished pods are only kept if others of their gang have not finished: these are applied first.
+        # Finished pods are only stored if others of their gang have not finished, so unfinished pods are applied first.
         for finished in (False, True):
             async for pod in taking_turns(pods):
                 if pod.finished is finished:
@@ -152,7 +152,7 @@ class ClusterState:
         self.freed += 1
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod whatever its version is: versions go back if etcd is restored from a backup."""
+        """Apply a listed pod even if its version is older: versions decrease if etcd is restored from a backup."""
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
         self._apply(pod)
@@ -167,7 +167,7 @@ class ClusterState:
                 self._changed()
 
     async def node_event(self, event: WatchEvent[Node]) -> None:
-        """Apply an event that may be a list."""
+        """Apply a node event or a complete list."""
         if not isinstance(event, Replaced):
             self.node_changed(event)
             return
@@ -203,7 +203,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), which may be earlier than before if the clock was set back."""
+        """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the clock was set back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.apply(TimePassed(self.now_ns))
@@ -216,11 +216,11 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether another version of a pod is known, or that it is gone."""
+        """Return whether the pod is gone, or its known version is another one."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply a write of a pod's reservation before it is executed; return the expected pod."""
+        """Apply the write of a reservation (None removes it) before it is executed; return the expected pod."""
         annotations = {key: text for key, text in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
         if reservation is not None:
             annotations[RESERVATION_ANNOTATION] = encode_reservation(reservation)
@@ -240,7 +240,7 @@ class ClusterState:
             self.freed += 1
             self._store(pod)
 
-    # -- within
+    # -- internals
 
     def _apply(self, pod: Pod) -> None:
         version = version_of(pod)
@@ -296,7 +296,7 @@ class ClusterState:
         self._stand_in_the_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
 
     def _stand_in_the_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Count a pod in the empty cluster, and no longer where it was before."""
+        """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if given."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -328,7 +328,7 @@ class ClusterState:
 
 
 def _schedulable(node: Node) -> tuple[object, ...]:
-    """Return the parts of a node that placement depends on."""
+    """Return the fields of a node that placement depends on."""
     meta = node.metadata
     gpus = meta.annotations.get(INVENTORY_ANNOTATION), HANDOVER_ANNOTATION in meta.annotations
     return meta.labels, gpus, node.spec, node.status.allocatable
@@ -337,7 +337,8 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 def _is_on_every_node(pod: Pod) -> bool:
     """Return whether this is a pod of a DaemonSet or a static pod.
 
-    A label would prove nothing, since any tenant may write it. Kubernetes deletes pods whose owner does not exist.
+    A label is no proof, since any tenant may write it. An owner reference is one, since Kubernetes deletes pods whose
+    owner does not exist.
     """
     meta = pod.metadata
     daemon = any((owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references)
@@ -345,6 +346,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is not one; later versions are higher."""
+    """Return the pod's resourceVersion as a number, 0 if it is not a number. Later versions are higher."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

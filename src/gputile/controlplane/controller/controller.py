@@ -1,4 +1,4 @@
-"""Puts the controller together and runs it: watches, Lease, nodes, gangs, and an orderly end."""
+"""Assembles and runs the controller: watches, Lease, nodes, gangs, shutdown."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """How this process runs. Changes of the file ``config`` are followed; ``health_port`` 0 serves nothing."""
+    """The settings of this process. ``config`` is reloaded when it changes. A ``health_port`` of 0 opens no port."""
 
     namespace: str
     lease: str
@@ -53,7 +53,7 @@ class ControllerSettings:
 
 
 class Controller:
-    """The parts of one controller on one connection, with one configuration."""
+    """A controller with one configuration, on one connection."""
 
     def __init__(self, connection: Connection, configuration: Configuration, settings: ControllerSettings) -> None:
         self._settings = settings
@@ -93,7 +93,7 @@ class Controller:
         self._pod_watch = Reflector(
             connection, "/api/v1/pods", Pod, self._pod_changed, on_list=self.cluster_state.pod_event
         )
-        # Readiness does not depend on it: no pod is evicted before budgets are listed.
+        # Readiness does not depend on this watch: no pod is evicted before budgets are listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",

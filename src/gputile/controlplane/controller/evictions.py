@@ -1,12 +1,12 @@
-"""Remembers each preemptor's victims and the results of their evictions, and tells which are due.
+"""Tracks each preemptor's victims and the results of their evictions, and selects the due evictions.
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server also refuses evictions
 for reasons that no budget shows, such as an admission webhook. A refused eviction is tried again after some seconds,
 and other preemptors do not choose the pod for a while.
 
-A gang that has to leave whole does so even if some of its evictions are refused and the reservation that it makes
-room for is given up: the evictions of the remaining pods are tried again, unless no pod of the gang has left, or
-enough of its pods run again. Another leader does not know of them.
+A gang that must leave as a whole does so even if some of its evictions are refused and the preemptor's reservation is
+given up: the evictions of its remaining pods are tried again, unless no pod of the gang has left, or enough of its pods
+run again. A new leader does not know of these evictions.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,17 +23,17 @@ from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then has come to nothing
-REFUSED_S = 60  # so long a pod whose eviction was refused is not chosen
-_LASTS_NS = 900 * _SECOND  # so long the rest of a gang is evicted after the last preemptor has given up
-_OF_THE_SERVER = (401, 503, 504)  # these are said of no pod
+_EVICTED_NS = 60 * _SECOND  # an accepted eviction that the watch has not shown by then counts as failed
+REFUSED_S = 60  # how long a pod is not chosen after its eviction was refused
+_LASTS_NS = 900 * _SECOND  # how long the rest of a gang is evicted after the last preemptor has given up
+_OF_THE_SERVER = (401, 503, 504)  # these concern the server, not the pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
-    """A pod that is to be evicted, and why.
+    """An eviction to request, and its reason.
 
-    ``preemptor`` is None where the rest of the pod's own gang has left. If the eviction is refused, the pods ``about``
-    get an event; the pod itself if there are none.
+    ``preemptor`` is None if the pod must leave because other pods of its gang have left. If the eviction is refused,
+    the pods in ``about`` get an event; if it is empty, the evicted pod does.
     """
 
     preemptor: GangName | None
@@ -46,7 +46,11 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PreemptorVictims:
-    """The victims of one preemptor, whether an eviction was accepted, and why one was refused last."""
+    """The victims of one preemptor, and the reason of their eviction (``why``).
+
+    ``has_evicted`` is whether an eviction was accepted. ``refused`` is why one was last refused, and ``retry_ns`` is
+    the end of the back-off after that (Unix time).
+    """
 
     uids: tuple[str, ...] = ()
     why: str = ""
@@ -57,10 +61,11 @@ class PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that has to leave whole; ``uids`` are its pods that have not left.
+    """A gang that must leave as a whole; ``uids`` are its pods that have not left.
 
-    It is whole while ``needed`` of its pods run. ``leave_for_others``: pods that were evicted for other preemptors, and
-    when; no watch has confirmed it yet. ``since_ns`` is when it was last evicted for a preemptor.
+    It may stay if ``needed`` of its pods run. ``leave_for_others`` are pods that were evicted for other preemptors, by
+    UID, with the time; the watch has not confirmed it yet. ``since_ns`` is when pods of the gang were last victims of a
+    preemptor, ``refused_ns`` when an eviction was last refused.
     """
 
     name: GangName
@@ -74,16 +79,16 @@ class _LeavingGang:
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """When an eviction was accepted (Unix time, ns); it is not ``certain`` if its answer was lost."""
+    """The time of an accepted eviction (Unix ns). It is not ``certain`` if the response was lost."""
 
     at_ns: int
     certain: bool
 
 
 class Evictions:
-    """``accepted`` counts evictions from the start.
+    """The evictions for all preemptors. A preemptor is a gang; a single pod is a gang of one.
 
-    A preemptor is a gang, or a pod as a gang of one. Entries go with their preemptors and bound pods.
+    ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -102,10 +107,10 @@ class Evictions:
         self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
     def rules(self, preemptor: GangName | None = None, *, refused_too: bool = False) -> EvictionRules:
-        """Return the rules by which pods may be evicted now; victims of others than the ``preemptor`` count as gone.
+        """Return the rules of evictions. The victims of preemptors other than ``preemptor`` count as gone.
 
-        For a ``preemptor`` that has its GPUs reserved all pods that leave count as gone, else those that leave soon.
-        ``refused_too`` allows pods whose eviction was refused lately.
+        Terminating pods count as gone, too: all of them for a ``preemptor``, whose GPUs are reserved, otherwise only
+        those that leave soon. ``refused_too`` allows pods whose eviction was refused recently.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -122,12 +127,12 @@ class Evictions:
         )
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        # A pod that was refused lately counts as guarded by a budget of its own that allows nothing.
+        # A pod whose eviction was refused recently is treated as having a budget of its own that allows no eviction.
         refused_ns = self._state.now_ns - self._refused_at.get(uid, -REFUSED_S * _SECOND)
         return EvictionBudget(uid, 0) if 0 <= refused_ns < REFUSED_S * _SECOND else self._state.evictable.budget(uid)
 
     def _size_of_group(self, name: GangName) -> int:
-        """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""
+        """Return the ``minMember`` of the gang's PodGroup, 0 if it has no PodGroup, or an unknown one."""
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
@@ -158,7 +163,7 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the evictions that are due. Those that may be refused come first, so that no pod leaves in vain."""
+        """Return the due evictions. Those that were refused before come first, so that no other pod leaves in vain."""
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return []
@@ -169,9 +174,9 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return when the terminating pods on ``gpus`` (UUIDs) of a node have to be gone, Unix time in seconds.
+        """Return the times (Unix seconds) by which the terminating pods on ``gpus`` (UUIDs) of a node must be gone.
 
-        With ``below`` only pods of a lower priority count.
+        With ``below``, only pods of a lower priority are considered.
         """
         facts = self._state.evictable.facts
         return [
@@ -192,7 +197,7 @@ class Evictions:
     # -- gangs that leave whole
 
     def _leaves_whole(self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str) -> None:
-        """Remember a gang if all of its pods that stay are ``chosen``."""
+        """Record that a gang must leave as a whole if all of its remaining pods are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
@@ -207,9 +212,9 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *told])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return the evictions that are due for the remaining pods of gangs that leave whole, gang by gang.
+        """Return, gang by gang, the due evictions of the remaining pods of gangs that must leave as a whole.
 
-        A gang that is still evicted for a preemptor is left to that.
+        A gang with victims of a preemptor is left out, since it is evicted for that preemptor.
         """
         leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
         now_ns, facts, found = self._state.now_ns, self._state.evictable.facts, list[list[Eviction]]()
@@ -228,13 +233,13 @@ class Evictions:
     def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
         """Return the pods of a gang to evict now; None if the gang has left, or may stay.
 
-        The pods in ``leaving`` are victims of other preemptors; they do not make the gang whole.
+        The pods in ``leaving`` are victims of preemptors, and do not count as running.
         """
         gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
         running = [uid for uid in members if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)]
         if len(running) >= gang.needed:
-            # Nobody has left, or others came. Those whose answers were lost tell when they are asked again.
+            # No pod has left, or others have started. Evictions with lost responses are repeated to learn their result.
             return [uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain] or None
         rest = [uid for uid in gang.uids if not self._has_left(uid, gang)]
         return sorted(rest, key=lambda uid: self._refused_at.get(uid, 0)) if gang.uids else None
@@ -244,7 +249,7 @@ class Evictions:
             return self._evicted[uid].certain
         return 0 <= self._state.now_ns - gang.leave_for_others.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
-    # -- what came of evictions
+    # -- results of evictions
 
     def was_evicted(self, eviction: Eviction) -> None:
         self.accepted += 1

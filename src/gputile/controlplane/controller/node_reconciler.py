@@ -46,7 +46,7 @@ from gputile.kube.errors import Invalid, KubeError, NotFound
 
 @dataclass(frozen=True, slots=True)
 class NodeDiagnosis:
-    """A problem of a node. It is reported ``at_once`` if it cannot pass by itself."""
+    """A problem of a node. It is reported ``at_once`` if it cannot disappear by itself."""
 
     reason: ConditionReason
     message: str
@@ -54,7 +54,7 @@ class NodeDiagnosis:
 
 
 def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
-    """Return the problem of a node that its agent does not report, None for none."""
+    """Return a problem of the node that its agent does not report, None if there is none."""
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
@@ -248,7 +248,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes; ``node`` returns the known state of one, ``active`` whether this replica may write."""
+    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -266,13 +266,13 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[str, float] = {}  # node -> when a diagnosis that may pass was made first
+        self._since: dict[str, float] = {}  # by node: when a problem that may disappear was first seen
 
     async def work(self, name: str) -> None:
         """Reconcile one node.
 
         Raises:
-            KubeError: it could not be written, and has to be retried.
+            KubeError: the node could not be written; the queue tries again.
         """
         node = self._node(name)
         if node is None:
@@ -308,7 +308,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis once it has persisted: starting agents and mode changes look the same at first."""
+        """Return a diagnosis only after some time: starting agents and changes of the mode look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

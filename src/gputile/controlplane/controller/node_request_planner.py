@@ -2,9 +2,9 @@
 
 No I/O, no clock.
 
-A node is requested for a pod if no GPU of any node has room for it, or if its gang lacks room for it, and an empty node
-of a type that the autoscaler can add would accept the pod. The autoscaler sees pods without a scheduling gate itself,
-and adds nodes for pods that do not fit the sums of any node. Placeholders request nodes for the other pods.
+A node is requested for a pod if the pod fits no GPU, or its gang lacks room for it, and if an empty node of a type that
+the autoscaler can add would accept the pod. The autoscaler itself adds nodes for pods without a scheduling gate whose
+requests exceed the free sums of every node. Placeholders request nodes for the other pods.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from gputile.core.scheduling.new_nodes import (
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption may still place a pod
-MOST_PODS: Final = 256  # per round; the gang of the last one is completed
+MOST_PODS: Final = 256  # per round, plus the remaining pods of the last gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _TOLD_AGAIN_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
@@ -52,16 +52,16 @@ _BEYOND_MOST: Final = (
 class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in nanoseconds.
 
-    An attempt lasts for as long as nodes of a type are requested without a break, for whatever pods. The second node is
-    requested at once. After that the pod backs off for ``wait_ns``, and each time for twice as long, an hour at most.
-    An attempt in which no node joined for ``wait_ns`` counts twice, so that the next type is tried.
+    An attempt lasts as long as nodes of a type are requested without interruption, for any pods. The second attempt may
+    follow at once. After it, the pod backs off for ``wait_ns``, which doubles with each further attempt, to an hour at
+    most. An attempt in which no node joined for ``wait_ns`` counts as two, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
-        # By type: since when, when the latest node had joined before, and the UIDs of all pods that wanted one.
+        # By type: the start of the attempt, when the latest node had joined by then, and the UIDs of all its pods.
         self._attempts: dict[str, tuple[int, int, set[str]]] = {}
-        self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: how many attempts, the last end
+        self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: number of attempts, latest end
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
         times, at_ns = self._ended.get((uid, type_name), (0, 0))
@@ -102,14 +102,14 @@ class NodeRequestPlanner:
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._told: dict[tuple[str, EventReason], tuple[str, int]] = {}  # by UID: the latest message, and when (ns)
-        self._refused_at: dict[str, int] = {}  # UID -> when no node type accepted the pod, last (ns)
+        self._told: dict[tuple[str, EventReason], tuple[str, int]] = {}  # latest message and time (ns)
+        self._refused_at: dict[str, int] = {}  # by UID: when all node types last refused the pod (ns)
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
 
     def plan(self, state: ClusterState) -> NodeRequestRound:
-        """Return what to do now; ``state`` is a snapshot."""
+        """Plan a round on ``state``, a snapshot."""
         self._state = state
         result = NodeRequestRound(state.now_ns)
         there = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
@@ -124,7 +124,7 @@ class NodeRequestPlanner:
             jobs, target = there.pop(kind.name, []), wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
-        result.deleted += (job for jobs in there.values() for job in jobs)  # of types that are no longer described
+        result.deleted += (job for jobs in there.values() for job in jobs)  # of types that are no longer configured
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {uid: look for uid, look in self._refused_at.items() if uid not in found.types and state.knows(uid)}
@@ -139,10 +139,10 @@ class NodeRequestPlanner:
         return node in self._covered
 
     def forget(self) -> None:
-        """Forget earlier requests and events: another replica has led meanwhile."""
+        """Forget earlier requests and events: another replica may have led meanwhile."""
         self._told, self._backoff = {}, NodeBackoff(self._wait_seconds * _SECOND)
 
-    # -- what there is
+    # -- pods without room
 
     def _waits(self, pod: Pod) -> float:
         return self._state.now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp)
@@ -156,7 +156,8 @@ class NodeRequestPlanner:
     def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepts come last, in the order of their latest round. The pods of a gang stay together.
+        Pods that no node type accepted come last; of these, the pod that was tried longest ago comes first. The pods of
+        a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
         for pod in self._gangs.without_room:
@@ -189,7 +190,8 @@ class NodeRequestPlanner:
     def _wanted(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> tuple[NewNodes, Counter[str]]:
         """Return the plan, and how many nodes of each type to request beside those that the autoscaler adds itself.
 
-        If there may not be as many, the pods in front get them. Nodes on which pods are expected are not idle any more.
+        If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods are expected are
+        removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -219,7 +221,7 @@ class NodeRequestPlanner:
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return, by UID and type, why no node of the type is requested for a pod although the description fits.
 
-        For example, existing nodes of the type show that it is not as described.
+        Either existing nodes of the type show that it is not as described, or the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
@@ -246,21 +248,21 @@ class NodeRequestPlanner:
             return None
         return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
 
-    # -- what is asked for
+    # -- placeholders for idle nodes
 
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return the idle nodes that get placeholders of their own, by type.
+        """Return, by type, the idle nodes that need one more placeholder each.
 
-        An autoscaler puts a placeholder on an idle node rather than add one. It would also remove idle nodes that a
-        gang needs before its other nodes have come.
+        An autoscaler puts placeholders on idle nodes before it adds nodes. It would also remove the idle nodes of a
+        gang that still waits for other nodes.
         """
         hopeful = {gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types}
         kept = {node for gang in hopeful if gang is not None for node in self._gangs.searches.nodes_with_room(gang)}
         return {name: each.idle if wanted[name] or each.idle & kept else set() for name, each in nodes.items()}
 
-    # -- what is said
+    # -- events
 
     def _tell(self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound) -> None:
         """Record the event of a pod, unless it repeats a recent one."""

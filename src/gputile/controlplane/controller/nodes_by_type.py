@@ -1,4 +1,4 @@
-"""Sorts the nodes of the types that an autoscaler adds: starting, idle or usable. No I/O, no clock."""
+"""Classifies the nodes of types that an autoscaler adds: starting, idle, usable. No I/O, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class TypeNodes:
     """The nodes of one type.
 
     ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs are healthy and
-    open to pods. An autoscaler would put a placeholder on the ``idle`` ones: they run only pods of DaemonSets and of
-    kube-system, and are starting or offer all that is described. Karpenter regards the nodes in
-    ``starting_for_karpenter`` as starting, whatever their age. ``newest_ns`` is the latest creation of a node.
+    open to pods. ``idle`` are the nodes on which an autoscaler would put a placeholder: they run only pods of
+    DaemonSets and of kube-system, and are starting or offer all resources of the type. Karpenter regards the nodes in
+    ``starting_for_karpenter`` as starting, whatever their age. ``newest_ns`` is when the newest node was created.
     """
 
     starting: int = 0
@@ -46,7 +46,7 @@ def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) 
         unused = all(booking.reserved for booking in state.ledger.on_node(name))
         starting = unused and not usable and state.now_ns - created_ns < wait_ns
         labels = node.metadata.labels
-        # Karpenter still expects all that is described.
+        # Karpenter expects these nodes to offer all resources of the type later.
         if KARPENTER_POOL_LABEL in labels and labels.get(KARPENTER_INITIALIZED_LABEL) != "true":
             nodes.starting_for_karpenter.add(name)
         if usable:
@@ -68,7 +68,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether all GPUs of a node are healthy, and its taints are those of the type's description."""
+    """Return whether the node is open to pods, with healthy GPUs and no hard taints but those of its type."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False

@@ -2,8 +2,8 @@
 
 A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the condition by which
 autoscalers find unschedulable pods. By anti-affinity it only accepts a node without pods, except those of DaemonSets
-and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. For each empty
-node that is there already one placeholder more is created, since an autoscaler puts one on it.
+and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. For each existing
+empty node, one more placeholder is created, since an autoscaler puts one on it.
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even if gputile is gone.
 Placeholders are read from the cluster in each round, so a crash does no harm, and a new leader continues with them.
@@ -27,11 +27,11 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-LOOKS, LOOK_SECONDS = 100, 0.05  # how often, and at which interval, deleted placeholders are waited for
+LOOKS, LOOK_SECONDS = 100, 0.05  # checks whether deleted placeholders are gone: number, interval
 _SECOND: Final = 10**9
 _MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
-JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
-_GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes itself ends a placeholder
+JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on the pods of a Job
+_GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes deletes a placeholder
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
     "allowPrivilegeEscalation": False,
@@ -49,7 +49,7 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; it ends a minute after ``wait_seconds``."""
+    """Return the Job of a placeholder for a node of a type; Kubernetes ends it a minute after ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
     container = {
         "name": "placeholder",
@@ -85,7 +85,7 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: types to create placeholders of, names of Jobs to delete, and events to record."""
+    """The result of a round: the types of new placeholders, the Jobs to delete, and the events to record."""
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)
@@ -94,10 +94,10 @@ class NodeRequestRound:
 
 
 class Placeholders:
-    """Writes the Jobs of placeholders, and knows those that were just created or deleted.
+    """Writes the Jobs of placeholders, and remembers which were just created or deleted.
 
-    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name. A Job whose pod
-    nobody creates counts for ``wait_seconds``.
+    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name. A Job without a pod
+    counts as a placeholder for ``wait_seconds``.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Placeholders:
         self.failures = 0
         self._writer, self._pods, self._new_name = writer, pods, new_name
         self._wait_seconds = wait_seconds
-        self._created: dict[str, tuple[str, int]] = {}  # without a pod yet: the type, and the creation in Unix ns
+        self._created: dict[str, tuple[str, int]] = {}  # Jobs without a pod yet: type, creation in Unix ns
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs by the types of the nodes that they request, oldest first; ``pods`` are of a snapshot."""
+        """Return the Jobs by the type of the node that they request, oldest first; ``pods`` are from a snapshot."""
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND
         self._created = {
@@ -145,7 +145,7 @@ class Placeholders:
             job = f"gputile-placeholder-{self._new_name()}"
             self._created[job] = kind.name, result.now_ns
             error = await self._error(self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds)))
-            # A Job that is refused for good counts on, and so is tried again after the back-off.
+            # A Job that is refused for good still counts, so that it is tried again only after ``wait_seconds``.
             refused = isinstance(error, ApiError) and error.refused_for_good
             if error is not None and not error.may_have_been_executed and not refused:
                 del self._created[job]
@@ -153,9 +153,9 @@ class Placeholders:
             await self._error(self._writer.mark_unschedulable(pod, _MESSAGE))
 
     async def gone(self) -> None:
-        """Wait some seconds at most until the deleted placeholders are gone.
+        """Wait until the deleted placeholders are gone, but at most some seconds.
 
-        Otherwise an autoscaler would add nodes for them.
+        If gangs started earlier, an autoscaler would add nodes for the placeholders.
         """
         for _ in range(LOOKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
@@ -163,7 +163,7 @@ class Placeholders:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _error(self, write: Awaitable[None]) -> KubeError | None:
-        """Return why a write failed; it has not if the object is gone already."""
+        """Await ``write``; return its error, None if it succeeded or the object is already gone."""
         try:
             await write
         except NotFound:

@@ -1,10 +1,10 @@
-"""Decides who is evicted, and when: for gangs, and for single pods, which are gangs of one.
+"""Decides which pods are evicted, and when, for gangs and for single pods (gangs of one).
 
 GPUs are reserved first. Once the reservations are stored, the victims are evicted if that still frees all reserved
 GPUs. Reservations are given up if the first eviction is refused, if a pod or a reserved GPU is lost, and when they
 expire. The gang then backs off before it tries again.
 
-A gang's plan may not start until all its GPUs are free. Then the controller writes it again so that it may start. A new
+A gang's plan may not start until all its GPUs are free. Then the controller writes it again as a startable plan. A new
 leader finds the reservations and the terminating pods, and plans from there.
 
 kube-scheduler preempts for single pods as well, and goes first. If it has nominated a node for the pod, the GPUs that
@@ -60,7 +60,7 @@ class PreemptionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """The reservations of a gang whose victims have not left; they last ``lasts_ns``, until ``until_ns`` (Unix)."""
+    """The reservations of a gang whose victims have not all left; they last ``lasts_ns``, until ``until_ns`` (Unix)."""
 
     plan: GangPlan
     until_ns: int
@@ -78,7 +78,7 @@ class Preemption:
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
         self._state, self._result = ClusterState(configuration), GangRound()  # those of the latest round
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}  # for these pods, until when (Unix time, ns)
+        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}  # its pods, end of the back-off (Unix ns)
         self._nominated: dict[GangName, tuple[str, int]] = {}  # a pod's nominated node, and since when
         self._searches_left = 0
 
@@ -98,7 +98,7 @@ class Preemption:
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together; None if the gang may not preempt or none suffice.
+        """Return GPUs and victims for the pods that start together; None if it finds none or may not preempt.
 
         Nodes whose names are in ``closed`` are left out.
         """
@@ -187,7 +187,7 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[tuple[Request, bytes]] = set()  # searches that failed in this round: replicas ask for the same
+        hopeless: set[tuple[Request, bytes]] = set()  # searches that failed in this round: replicas would repeat them
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -226,7 +226,7 @@ class Preemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            # kube-scheduler has chosen the victims: nobody else is evicted, even if they are not deleted yet.
+            # kube-scheduler has chosen the victims: no other pod is evicted, even if the victims are not deleted yet.
             found = self._search(gang, self._state.nodes.keys() - {node})
             if found is None or found.evicted or found.withdrawn:
                 return None
@@ -243,10 +243,10 @@ class Preemption:
         return found
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
-        """Return whether the node accepts the pod, and a pod of lower priority leaves or is leaving its GPUs."""
+        """Return whether the node accepts the pod, and pods of lower priority leave the chosen GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
-        # The successors of terminating pods of lower priority must not take the GPUs.
+        # Terminating pods count: their successors must not take the GPUs.
         leave = found.evicted or found.withdrawn or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
 
@@ -271,7 +271,7 @@ class Preemption:
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
-        """Evict the victims that still use a stored reservation's GPUs, or give it up."""
+        """Evict the victims that still use the GPUs of a stored reservation, or give the reservation up."""
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -361,8 +361,8 @@ class Preemption:
     ) -> tuple[PreemptionState, str]:
         """Return the state of reservations, and why they are lost.
 
-        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and how long they last
-        at most; those that expire later were written by a clock that was wrong.
+        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and their longest
+        duration; reservations that expire later were written by a wrong clock.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -387,7 +387,7 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def _kept_off(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod (it was cordoned, say), "" if it does or is gone."""
+        """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the pod or is gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""
@@ -418,7 +418,7 @@ class Preemption:
         self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
     def _is_backing_off(self, gang: Gang) -> bool:
-        """Return whether the last search for the same pods was a moment ago; a clock set back ends the back-off."""
+        """Return whether the same pods were searched for recently; the back-off also ends if the clock is set back."""
         uids, until_ns = self._backoffs.get(gang.name, (frozenset(), 0))
         same = uids == frozenset(pod.metadata.uid for pod in gang.unreserved)
         return same and 0 < until_ns - self._state.now_ns <= _BACKOFF_NS

@@ -20,9 +20,9 @@ from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 
-PAUSE_SECONDS = 0.05  # for changes that come together
-LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
-REQUEST_SECONDS = 1.0  # between two plans of node requests, if nothing wakes them
+PAUSE_SECONDS = 0.05  # so that simultaneous changes share a round
+LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without an event
+REQUEST_SECONDS = 1.0  # between two plans of node requests, unless ``wake`` asks for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Rounds:
     def wake(self, *, for_requests: bool = False) -> None:
         """Run a round soon.
 
-        Node requests are planned as well if a node has joined or got a pod: its placeholder has to be deleted before
-        an autoscaler adds another node for it.
+        With ``for_requests``, node requests are planned as well: a node has joined or got a pod, and its placeholder
+        must be deleted before an autoscaler adds another node for it.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()

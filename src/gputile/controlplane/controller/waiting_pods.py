@@ -1,4 +1,4 @@
-"""Keeps the pods that kube-scheduler found no node for, placeholders, and the pods of gangs."""
+"""Stores the pods that kube-scheduler found unschedulable, placeholders, and the pods of gangs."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,9 @@ from gputile.core.devices.node_type import is_placeholder
 class WaitingPods:
     """Unbound pods by UID; placeholders are only recognised in ``namespace``.
 
-    ``refused`` are GPU pods that kube-scheduler found unschedulable, without the pods of gangs if gangs are planned.
-    ``preemptors`` are those of them that may preempt, and pods with a reservation for which victims leave.
+    ``refused`` are GPU pods that kube-scheduler found unschedulable and for which it nominated no node. Pods of gangs
+    are excluded if gangs are planned. ``preemptors`` are unschedulable GPU pods that may preempt, and pods with a
+    reservation for which victims leave.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
@@ -66,8 +67,8 @@ class WaitingPods:
 class GangMembers:
     """Pods by gang.
 
-    A pod that has succeeded counts as started while others of its gang have not finished, so it is kept until then. A
-    pod that has failed is not kept.
+    A succeeded pod counts as started until all pods of its gang have finished, so it is stored until then. A failed pod
+    is not stored.
     """
 
     def __init__(self) -> None:

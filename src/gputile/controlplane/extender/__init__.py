@@ -1,1 +1,1 @@
-"""Answers kube-scheduler as its HTTP extender: which nodes, how good, which GPUs, and the Binding."""
+"""Serves kube-scheduler's HTTP extender calls: filters and ranks nodes, chooses GPUs, and binds pods."""

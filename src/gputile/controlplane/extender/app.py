@@ -32,7 +32,7 @@ LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
-# This books nothing, so every replica answers it.
+# The verbs that book nothing, so that every replica answers them.
 _OF_EVERY_REPLICA = ("prioritize-claims",)
 
 _encoder = msgspec.json.Encoder()

@@ -1,9 +1,9 @@
-"""Executes the verb bind in a straight line: decide, book, write, confirm or take back.
+"""Executes the verb bind: books GPUs, sends the Binding, then confirms or releases the booking.
 
-If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs stay booked until that
+If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs stay booked until this
 is known. A Binding is for one resourceVersion of its pod, so another write to the unbound pod makes it impossible
-(``fence``), and the response to that write shows whether it was executed. Until then the pod is only offered the same
-node.
+(``fence``), and the response to that write shows whether the Binding was executed. Until then, the only feasible node
+of the pod is the node of the Binding.
 """
 
 import asyncio
@@ -28,23 +28,24 @@ from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-_VERSIONS = 4  # how many versions of a pod a Binding is tried for, if others keep writing to the pod
+_VERSIONS = 4  # how many versions of a pod a Binding is sent for, while other clients write to the pod
 # How long a pod waits for the first pod of its gang; kube-scheduler's time-out is 5 s.
 FIRST_POD_S = 2.5
-# Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
+# Shorter than the API server's own limit, and long enough for a busy etcd. Without a response by then, ``_resolve``
+# finds out the result.
 BIND_SECONDS = 15.0
 POD_SECONDS = 5.0
-# The API server gives up on a request after 60 s (--request-timeout). That is less certain than a fence: an API server
-# that stood still may begin later with what it had not read yet. It is for pods that nobody can write to.
+# The API server aborts a request after 60 s (--request-timeout). Waiting is less certain than a fence: an API server
+# that hung may read the request later. So it is used only for pods that cannot be written to.
 ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
 class NoLongerActive(KubeError):
-    """Another replica may be deciding by now; nothing was sent."""
+    """Another replica may lead by now; nothing was sent."""
 
 
 class PodApi:
-    """The calls on a connection; ``active`` tells whether this replica may still act.
+    """The binder's requests to the API server; ``active`` returns whether this replica may still act.
 
     Errors are those of ``gputile.kube.errors``.
     """
@@ -56,47 +57,47 @@ class PodApi:
     async def bind(self, binding: Binding) -> None:
         """Send the Binding.
 
-        The Lease is looked at when the Binding, with the pod's version in it, is complete: a version from after the
-        Lease has gone is never sent, and those from before are fenced off by the next holder (``extender.fence``).
+        The Lease is checked after the pod's resourceVersion was chosen. So no Binding is sent for a version that is
+        newer than the loss of the Lease, and the next holder fences off Bindings for older ones (``extender.fence``).
 
         Raises:
-            NoLongerActive: the Lease was lost between the call and now.
+            NoLongerActive: the Lease was lost before the Binding was sent.
         """
         if not self._active():
             raise NoLongerActive("the Lease was lost before the Binding was sent")
         await bind_pod(self._connection, binding, within=BIND_SECONDS)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod from the API server itself, None if there is none of this name."""
+        """Read a pod from the API server, not from a cache; return None if it does not exist."""
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
-        """Write to a pod, so that it gets another resourceVersion; return it as it is then, None if it is gone.
+        """Write to a pod, so that its resourceVersion changes; return the pod as stored, None if it is gone.
 
-        What is written is in it nowhere yet: a patch that changes nothing would leave the version as it is.
+        The written value is random, since a patch that changes nothing would not change the version.
         """
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
-        """Return all pods that have no node, read from the API server itself."""
+        """List all unbound pods, from the API server and not from a cache."""
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
 
 
 @dataclass(frozen=True, slots=True)
 class BinderClock:
-    """The clocks: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
+    """The binder's clocks: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
 
     monotonic: Callable[[], float]
     unix_ns: Callable[[], int]
 
 
 class BindError(Exception):
-    """The pod was not bound, or that is not known yet; the text goes to kube-scheduler, which retries."""
+    """The pod was not bound, or the result is not known yet. kube-scheduler gets the message, and retries."""
 
 
 class Binder:
-    """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
+    """Sends Bindings: concurrently for different pods, one at a time for the same pod."""
 
     def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: BinderClock) -> None:
         self._engine = engine
@@ -104,15 +105,15 @@ class Binder:
         self._pod_api = pod_api
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        # By UID, those whose responses were lost: at most one for each pod.
+        # By UID: the Bindings whose responses were lost, at most one per pod.
         self._unconfirmed: dict[str, PodBinding] = {}
-        self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
+        self._ended = asyncio.Event()  # set, and replaced, whenever a bind ends
 
     async def read(self, namespace: str, name: str, uid: str) -> Pod:
-        """Return the pod with this UID as the API server has it.
+        """Read the pod with this UID from the API server.
 
         Raises:
-            BindError: it cannot be read, or is gone.
+            BindError: the pod cannot be read, or is gone.
         """
         try:
             pod = await self._pod_api.pod(namespace, name)
@@ -123,12 +124,12 @@ class Binder:
         return pod
 
     async def bind(self, pod: Pod, node: str) -> str:
-        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if nothing had to be decided.
+        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if it requests none or is already bound there.
 
         A caller that disconnects does not stop a Binding in progress.
 
         Raises:
-            BindError: the pod is not bound to ``node`` as far as is known.
+            BindError: the pod is not bound to ``node``, or this is not known yet.
         """
         uid = pod.metadata.uid
         while (earlier := self._under_way.get(uid)) is not None:
@@ -158,7 +159,7 @@ class Binder:
         earlier = self._unconfirmed.get(uid)
         if earlier is not None and await self._resolve(earlier) and earlier.node == node:
             return ""
-        with contextlib.suppress(TimeoutError):  # pods of a gang come in any order, and at once
+        with contextlib.suppress(TimeoutError):  # pods of a gang arrive concurrently, in any order
             async with asyncio.timeout(FIRST_POD_S):
                 while waits_for_first(self._ledger, uid):
                     await self._ended.wait()
@@ -172,10 +173,13 @@ class Binder:
         return binding.gpus
 
     async def _write(self, binding: PodBinding) -> None:
-        """Send the Binding; on return the pod is bound so, else BindError is raised.
+        """Send the Binding; return once the pod is bound as decided.
 
-        kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
-        version that it has; but not where its gang has given it another place since (``PodBinding.obstacle``).
+        kube-scheduler's version of the pod may be outdated. Then the pod is read, and the Binding is sent again for the
+        current version, unless the pod is being deleted or has lost its reservation (``PodBinding.obstacle``).
+
+        Raises:
+            BindError: the pod is not bound, or this is not known yet.
         """
         pod, conflict = binding.pod, None
         for _ in range(_VERSIONS):
@@ -196,9 +200,12 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version; return the conflict that it met, None where the pod is bound.
+        """Send the Binding for one version of the pod; return the conflict if there is one, None if the pod is bound.
 
-        A 409 says that the pod is bound already, has another version or may not be bound now.
+        A conflict (409) means that the pod is already bound, has another version, or may not be bound now.
+
+        Raises:
+            BindError: the Binding failed otherwise, or its result is not known yet.
         """
         pod = binding.pod
         try:
@@ -219,7 +226,11 @@ class Binder:
         return None
 
     async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
-        """Return the pod as it is now, which is still to be bound; None where it is bound as decided."""
+        """Read the pod, and return it if it is still unbound, None if it is bound as decided.
+
+        Raises:
+            BindError: the pod cannot be read, is gone, or is bound otherwise.
+        """
         pod, before = binding.pod, self._ledger.booking(binding.pod.metadata.uid)
         try:
             found = await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
@@ -238,28 +249,28 @@ class Binder:
         self._unconfirmed[binding.pod.metadata.uid] = binding
 
     async def _resolve(self, binding: PodBinding) -> bool:
-        """Find out what became of a Binding whose answer was lost, or make it impossible; return whether it bound.
+        """Find out whether a Binding with a lost response was executed, or make it impossible; return whether it was.
 
         Raises:
-            BindError: nobody knows yet; what was assumed stays.
+            BindError: the result is not known yet; the GPUs stay booked.
         """
         meta, may_end = binding.pod.metadata, False
         before = self._ledger.booking(meta.uid)
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
         except ApiError as refused:
-            try:  # a pod that may not be written to: its version or the time tells what became of its Binding
+            try:  # the pod cannot be written to: its version, or the time that has passed, shows the result
                 found = await self._pod_api.pod(meta.namespace, meta.name)
             except KubeError as error:
                 why = f"whether pod {binding.pod.key} is bound is not known yet: {refused}; {error}"
                 raise BindError(why) from error
-            # an API server that has a bad time may still execute the Binding, however late
+            # after a temporary failure, the API server may still execute the Binding, however late
             lost_for_s = self._clock.monotonic() - binding.lost_at
             may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
             raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: {error}") from error
         if self._unconfirmed.get(meta.uid) is not binding:
-            return False  # another call has resolved it meanwhile: the ledger has it
+            return False  # another call has resolved it meanwhile, and has updated the ledger
         if not binding.is_unbound(found):
             pod_was_read(self._ledger, meta.uid, before, found, self._clock.monotonic())
         elif found.metadata.resource_version == binding.version and not may_end:
@@ -270,9 +281,10 @@ class Binder:
         return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
-        """End reservations that are over, and read back Bindings that no watch has confirmed in time.
+        """Expire reservations, and find out the results of Bindings with lost responses or without confirmation.
 
-        To be called every few seconds.
+        A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few
+        seconds.
         """
         self._engine.ledger.apply(TimePassed(self._clock.unix_ns()))
         await self._resolve_all()
@@ -297,7 +309,7 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Find out what became of a Binding that nobody is dealing with; return whether that is known."""
+        """Resolve a Binding, unless another call does; return False if the result is not known yet."""
         uid = binding.pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not binding:
             return True

@@ -30,9 +30,9 @@ async def fence_off(
 ) -> None:
     """Write to every pod that may have a Binding of a predecessor in progress.
 
-    Failed writes are repeated until ``ANSWER_LOST_FOR_GOOD_S`` after the start, and then given up. From then on, if
-    ``event_loop.AT_ONCE`` writes in a row fail, the remaining pods are given up as well: each write may take as long as
-    its time-out.
+    Failed writes are repeated for ``ANSWER_LOST_FOR_GOOD_S``. After that, the current pass over the pods is the last
+    one. It skips the remaining pods once ``event_loop.AT_ONCE`` writes in a row have failed, since each write may take
+    as long as its time-out.
 
     Raises:
         KubeError: the pods cannot be listed.
@@ -62,7 +62,7 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
         try:
             request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
         except RequestError:
-            # It may have been valid by an earlier configuration.
+            # The request may have been valid with an earlier configuration.
             yield pod
             continue
         if request is not None:

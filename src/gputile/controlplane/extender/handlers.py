@@ -1,7 +1,7 @@
-"""Handles the extender's verbs, from typed arguments to typed answers.
+"""Handles the extender's verbs, with typed arguments and results.
 
-A pod that breaks a rule fits no node, and the answer says why. A call fails only for reasons that are not the pod's
-(not synced, another replica leads).
+A pod that breaks a rule fits no node, and the result says why. A call fails only for other reasons: the cluster is not
+listed yet, another replica leads, or the call is malformed.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
-# Filter remembers at most so many pods, and bytes of their JSON, for bind, which reads the others.
+# Filter stores at most so many pods, and bytes of their JSON, for bind. Bind reads other pods from the API server.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
@@ -55,7 +55,7 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers the verbs; ``bind`` and ``preempt`` are for pods that ask for GPUs by extended resources only."""
+    """Answers the verbs. ``bind`` and ``preempt`` are only called for pods that request GPUs as extended resources."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()  # by UID: the pod, and how long its JSON is
+        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()  # by UID: the pod, and the length of its JSON
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -99,16 +99,16 @@ class ExtenderHandlers:
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return 0 to 10 for each of the named nodes, for a pod without GPUs; nothing for any other.
+        """Return a score from 0 to 10 for each named node, for a pod without GPUs; an empty list for other pods.
 
-        kube-scheduler asks where an extender is configured for all pods.
+        kube-scheduler calls it if an extender is configured for all pods.
         """
         names = _names(args)
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
         return _priorities(names, ranks) if ranks is not None else []
 
     def prioritize_claims(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return 0 to 10 for each of the named nodes, for a pod with ResourceClaims."""
+        """Return a score from 0 to 10 for each named node, for a pod with ResourceClaims."""
         names = _names(args)
         ranks, invalid = rank_pod_with_claims(self._engine, args.pod, names)
         if invalid:
@@ -130,7 +130,7 @@ class ExtenderHandlers:
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """Return, for each candidate node, the victims that make room for the pod on its GPUs.
+        """Return the candidate nodes whose GPUs can be freed for the pod, with the victims on each.
 
         Yields to other calls after each node.
         """
@@ -142,7 +142,7 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
-            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # victims already leave for the pod
         priority = args.pod.spec.priority or 0
         facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)
         answer: dict[str, MetaVictims] = {}

@@ -36,7 +36,7 @@ from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 
-# How far two watches of one API server may be apart; slower watchers are dropped.
+# How far one watch may lag behind another of the same API server, which drops slower watchers.
 WATCH_LAG_SECONDS = 30.0
 PAUSE_SECONDS = 0.5
 
@@ -44,7 +44,7 @@ PAUSE_SECONDS = 0.5
 class Informer:
     """Applies the events of reflectors to ``ledger``, and then to ``observers``.
 
-    ``freed`` is called with nodes that may have more free GPUs now.
+    ``freed`` is called with the name of a node whenever GPUs may have become free.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Informer:
                 pass  # logged by the reflector; the known state of the pod stays
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
-        """Apply a list of pods, deleted pods first.
+        """Apply a list of pods; pods that are no longer in it are removed first.
 
-        Meanwhile, pods of the list that are not applied yet look as if the watch were behind. A replica that has to
-        know the whole list waits for the end.
+        Other work runs in between, on a ledger that is as outdated as that of a lagging watch. A replica that needs
+        the whole list, to become the leader, waits for the end.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
@@ -128,7 +128,7 @@ class Informer:
                 pass  # logged by the reflector; the known state of the node stays
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
-        """Apply claims; kube-scheduler itself requeues pods when one is deleted."""
+        """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
         match event:
             case Applied(claim):
                 self._ledger.apply(ClaimApplied(claim))
@@ -141,12 +141,12 @@ class Informer:
 
 
 class PodRequeuer:
-    """Touches nodes when GPUs become free, one every ``pause`` seconds, so that refused pods are requeued.
+    """Touches a node when GPUs become free, at most every ``pause`` seconds, so that refused pods are requeued.
 
     kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a moment ahead of the
-    extender's: it sees a pod end and retries at once, while the extender still sees the pod. It would retry only
-    after minutes. So if GPUs become free soon after a refusal, an annotation of the node is written, which makes
-    kube-scheduler retry after the extender has seen the free GPUs.
+    extender's: it sees a pod end and retries at once, while the extender still sees the pod. The next retry would
+    follow only after minutes. So if GPUs become free soon after a refusal, an annotation of the node is written. It
+    makes kube-scheduler retry after the extender has seen the free GPUs.
     """
 
     def __init__(self, connection: Connection, monotonic: Callable[[], float], *, pause: float = PAUSE_SECONDS) -> None:
@@ -168,7 +168,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever it is due. One is enough: the event requeues all refused pods. Never returns."""
+        """Touch a node whenever ``freed`` asks for it. One node is enough: its event requeues all refused pods."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -52,7 +52,7 @@ class ExtenderMetrics:
         )
 
     def waited(self, pod: Pod, now: datetime) -> None:
-        """Record that a pod was bound at ``now``. Its creation is by the API server's clock."""
+        """Record how long a pod waited from its creation (by the API server's clock) until it was bound at ``now``."""
         if created := unix_seconds(pod.metadata.creation_timestamp):
             self._wait.observe(max(0.0, now.timestamp() - created))
 
@@ -61,7 +61,7 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Sums up the free memory of a ledger from time to time; ``latest`` is the latest result."""
+    """Sums up the free memory of a ledger every ``every`` seconds; ``latest`` is the latest result."""
 
     def __init__(self, ledger: Ledger, *, every: float = EVERY_S) -> None:
         self._ledger = ledger
@@ -113,7 +113,7 @@ class CapacityWatch:
 
 
 class PendingReason(StrEnum):
-    """What a pod waits for, in the words of the metric's label."""
+    """Why a pod is pending: the values of the metrics' label ``reason``."""
 
     NO_GPU_FITS = "no_gpu_fits"
     INVALID_REQUEST = "invalid_request"
@@ -128,7 +128,7 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID, each with its reason and since when (Unix time in seconds).
+    """The pending GPU pods by UID, each with its reason and the start of the wait (Unix time in seconds).
 
     ``unit_mib`` and ``trust_group`` are those of the configuration.
     """
@@ -163,17 +163,17 @@ class PendingPods:
         return self._waits.keys()
 
     def event_recorded(self, uid: str, event: EventReason) -> None:
-        """Take note that an event of this reason was recorded for a pod."""
+        """Update the reason of a pod after an event was recorded for it."""
         if uid in self._waits and event in _OF_EVENTS:
             self._wait(uid, _OF_EVENTS[event])
 
     def counts(self) -> list[tuple[str, float]]:
-        """Return how many wait for each reason, 0 for those that nobody waits for."""
+        """Return the number of pending pods for each reason, including zeros."""
         found = collections.Counter(reason for reason, _ in self._waits.values())
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return since when the pod has waited that has waited longest for each reason, Unix time; 0 where none has."""
+        """Return the start of the longest wait for each reason, Unix time in seconds; 0 if no pod waits for it."""
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

@@ -1,9 +1,9 @@
-"""Recomputes prices while pods arrive, in a separate process, so that no decision waits for it.
+"""Recomputes prices while pods arrive, in a separate process, so that no decision waits.
 
 A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its prices
-(``placement.packing_scores``), which takes longer than a decision may. The process gets a copy of the ledger's arrays,
-and is started once there are nodes. If it fails, the previous prices stay in force; before the first ones, pods are
-placed by the plain rule.
+(``placement.packing_scores``). This takes longer than a decision may. The process is started once there are nodes, and
+gets a copy of the ledger's arrays. If it fails, the previous prices stay in force. Until there are prices, full nodes
+come first.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ class PriceLearning:
         self._pool: ProcessPoolExecutor | None = None
 
     async def run(self) -> None:
-        """Recompute prices whenever enough pods have come; return at once if the placement uses no prices."""
+        """Recompute prices when enough pods have arrived, or the prices are stale; return at once if none are used."""
         demand = self._engine.demand
         if demand is None:
             return
         loop = asyncio.get_running_loop()
         learnt = float("-inf")
         try:
-            while not self._engine.ledger.row_of:  # noqa: ASYNC110 - the ledger tells nobody
+            while not self._engine.ledger.row_of:  # noqa: ASYNC110 - the ledger signals no change
                 await asyncio.sleep(self._look_every)
             for _ in demand.catch_up():
                 await asyncio.sleep(0)

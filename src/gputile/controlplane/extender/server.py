@@ -1,4 +1,4 @@
-"""Puts the extender together and runs it: watches, Lease, HTTP server, and an orderly end."""
+"""Assembles and runs the extender: watches, Lease, HTTP servers, shutdown."""
 
 import asyncio
 import logging
@@ -47,10 +47,10 @@ FOLLOW_TLS_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """How this process runs.
+    """The settings of this process.
 
-    ``lease_seconds`` 0 means that there is no other replica. Changes of the file ``config`` are followed.
-    ``health_port`` serves health and metrics on all addresses, 0 for none.
+    If ``lease_seconds`` is 0, there is only one replica, and no Lease. The file ``config`` is reloaded when it changes.
+    ``health_port`` serves probes and metrics on all addresses; 0 disables it.
     """
 
     host: str = "127.0.0.1"
@@ -65,7 +65,7 @@ class ExtenderSettings:
 
 
 class Extender:
-    """The parts of one extender on one connection."""
+    """An extender with one configuration, on one connection."""
 
     def __init__(
         self,

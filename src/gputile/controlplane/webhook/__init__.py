@@ -1,1 +1,1 @@
-"""Serves the pure rules of ``gputile.core.admission`` over HTTPS, and keeps its certificate."""
+"""Serves the admission rules of ``gputile.core.admission`` over HTTPS, and maintains the certificate."""

@@ -1,4 +1,7 @@
-"""Answers the API server's admission reviews over HTTP; every GPU pod waits for two of them."""
+"""Answers the API server's admission reviews over HTTP.
+
+Every GPU pod waits for a mutating and a validating review.
+"""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +55,7 @@ class WebhookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _ReviewPath:
-    """Answers one path; ``unsafe_access`` is whether pods of the namespace may use GPUs past the ledger."""
+    """Answers one path. ``unsafe_access`` is whether pods of the namespace may use GPUs without a booking."""
 
     name: str
     judge: Judge
@@ -74,7 +77,7 @@ class _ReviewPath:
             verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
             verdict = Verdict(refusals=(unreadable(error),))
-        except Exception:  # the API server learns that the review failed, and the log why
+        except Exception:  # the API server gets a 500, and the log has the cause
             log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
             self._count("error")
             return web.Response(status=500, text="internal error; see the webhook's log")
@@ -97,10 +100,10 @@ def review_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetric
 
 
 def _request(body: bytes) -> AdmissionRequest:
-    """Decode the request.
+    """Decode the request of an AdmissionReview.
 
     Raises:
-        ValueError: it is no AdmissionReview of the supported version.
+        ValueError: ``body`` is not an AdmissionReview of the supported version.
     """
     review = decode(body, _REVIEW)
     if review.api_version != API_VERSION or review.kind != KIND:

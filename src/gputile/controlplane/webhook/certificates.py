@@ -1,9 +1,9 @@
-"""Keeps the webhook's certificate, its Secret and the webhook configurations in step on every replica.
+"""Keeps the certificate, its Secret and the webhook configurations consistent on all replicas.
 
-Each replica polls the Secret and serves its certificate, so cert-manager, for example, renews the certificate without a
-restart. If the certificate is missing or unusable, a replica stores a self-made one. Replicas agree by the Secret's
-resourceVersion: soon after a race, its loser reads what the winner has stored. The webhook configurations get
-``ca.crt`` before the certificate is served.
+Each replica polls the Secret and serves its certificate. So a renewal, by cert-manager for example, needs no restart.
+If the certificate is missing or unusable, a replica stores a self-signed one. Writes are conditional on the Secret's
+resourceVersion: a replica that loses a race reads the winner's certificate at its next attempt. The webhook
+configurations get ``ca.crt`` before the certificate is served.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from gputile.kube.errors import BadAnswer, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 LIFETIME: Final = timedelta(days=3650)
-RENEW_BEFORE: Final = timedelta(hours=1)  # later than anybody else who keeps the Secret renews
+RENEW_BEFORE: Final = timedelta(hours=1)  # other tools that maintain the Secret renew earlier
 SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
 INTERVAL_SECONDS = 30.0
 RETRY_SECONDS = 2.0
@@ -42,7 +42,7 @@ _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 @dataclass(frozen=True, slots=True)
 class ServingCertificate:
-    """A certificate, its key and the authorities that clients are to trust, all PEM."""
+    """A certificate, its key, and the CA certificates that clients must trust, all in PEM."""
 
     certificate: bytes
     key: bytes
@@ -57,10 +57,10 @@ class ServingCertificate:
         return self._parsed().not_valid_after_utc
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Return whether it is valid for all these names, now and for a while.
+        """Return whether the certificate has all ``names``, and is valid now and for ``RENEW_BEFORE`` from now.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: the certificate cannot be read.
             x509.ExtensionNotFound: it has no names.
         """
         found = self._parsed().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -68,10 +68,10 @@ class ServingCertificate:
         return has.issuperset(names) and self.begins <= now < self.expires - RENEW_BEFORE
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Serve new connections with this certificate; ssl reads one from files only.
+        """Load the certificate into ``context``, for new connections. Python's ssl loads certificates only from files.
 
         Raises:
-            ssl.SSLError: OpenSSL refuses it, as it does weak keys and a key of another certificate.
+            ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another certificate.
         """
         with tempfile.TemporaryDirectory() as directory:
             files = Path(directory, "tls.crt"), Path(directory, "tls.key")
@@ -85,9 +85,10 @@ class ServingCertificate:
 
 
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
-    """Return a new self-signed certificate for ``names``, which is its own authority.
+    """Return a new self-signed certificate for ``names``.
 
-    ``trusted`` are the authorities of the previous certificate, which other replicas may still serve.
+    Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous certificate: other
+    replicas may still serve that one.
     """
     key, serial, pem = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number(), serialization.Encoding.PEM
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
@@ -143,10 +144,10 @@ _WEBHOOKS = msgspec.json.Decoder(_Webhooks)
 
 
 class CertificateKeeper:
-    """Looks after the certificate of one webhook.
+    """Maintains the certificate of one webhook.
 
-    ``names`` are the DNS names and addresses that the API server may reach it by. ``secret`` in ``namespace`` keeps
-    the certificate; both webhook configurations are called ``configuration``.
+    ``names`` are the DNS names and addresses by which the API server may reach the webhook. The Secret ``secret`` in
+    ``namespace`` stores the certificate. Both webhook configurations are named ``configuration``.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class CertificateKeeper:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.problem: str | None = "there is no certificate yet"
         self.current: ServingCertificate | None = None
-        self.served = asyncio.Event()  # a certificate is loaded
+        self.served = asyncio.Event()  # set once a certificate is loaded
         self._connection = connection
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
         self._secret = secret
@@ -183,7 +184,7 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why no review should be sent here, None if the API server trusts the served certificate.
+        """Return why this replica should get no reviews, None if the API server trusts the served certificate.
 
         A certificate that can no longer be renewed stays usable until it expires.
         """
@@ -222,7 +223,7 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version, "" if there is none, and its certificate if it is usable."""
+        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it is not usable)."""
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
             secret = decode_json(body, _SECRET)

@@ -1,4 +1,4 @@
-"""Puts the webhook together and runs it: configuration, certificates, two HTTP servers, a clean end."""
+"""Assembles and runs the webhook: configuration, certificates, two HTTP servers, shutdown."""
 
 import asyncio
 import gc
@@ -31,8 +31,8 @@ from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-# The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview. What
-# its defaults add to thousands of containers can be more; such a pod is refused.
+# The API server accepts objects of up to 3 MiB, and an AdmissionReview has at most two (old and new). A pod with
+# thousands of containers may exceed the limit after the API server has added defaults; such a pod is refused.
 LARGEST_BODY = 7 * MIB
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0
@@ -40,16 +40,16 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """How this process runs. ``names`` are further names in the certificate, besides those of the Service.
+    """The settings of this process. ``names`` are further names in the certificate, besides that of the Service.
 
-    ``drain_seconds`` is how long reviews are still answered after SIGTERM, until no API server sends one any more.
+    For ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still send some.
     """
 
     namespace: str
     service: str
     secret: str
     configuration: str
-    host: str = ANY_ADDRESS  # the API server comes from outside of the pod
+    host: str = ANY_ADDRESS  # the API server connects from outside the pod
     port: int = 9443
     health_port: int = 8083
     names: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class WebhookSettings:
 
 
 class Webhook:
-    """The parts of one replica on one connection."""
+    """One replica of the webhook, on one connection."""
 
     def __init__(self, connection: Connection, configuration: ConfigFile, settings: WebhookSettings) -> None:
         self.metrics = WebhookMetrics()

@@ -1,1 +1,1 @@
-"""Reviews a pod before it is stored: rewrites old forms, completes GPU pods, refuses broken rules."""
+"""Reviews a pod before it is stored: rewrites old forms, completes GPU pods, and refuses invalid ones."""

@@ -1,7 +1,7 @@
 """Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
 
-Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add such a node for it: it
-compares what a pod asks for with the sums of a node, and 20 units fit a node of four GPUs with 15 each.
+Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add such a node for it,
+since it compares requests with the sums of a node: 20 units fit the sum of four GPUs with 15 units each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Let a pod that asks for a GPU, or has ``claims``, tolerate the taint of GPU nodes (G7)."""
+    """Add a toleration for the taint of GPU nodes to a pod that requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
@@ -45,10 +45,10 @@ def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
 
 
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
-    """Have kube-scheduler ask the extender about a pod with claims, by an amount of 0 of a resource that nobody has.
+    """Make kube-scheduler call the extender for a pod with claims, by a request for 0 of a resource that no node has.
 
-    kube-scheduler asks about pods whose resources have certain names, and looks at no amount then; kube-scheduler and
-    kubelet skip resources of which a pod asks for 0. Which driver the claims are for is not known here.
+    kube-scheduler calls an extender for pods that name certain resources, whatever the amounts; kube-scheduler and
+    kubelet ignore requests for 0. It is unknown here which driver the claims are for.
     """
     if is_decided(pod):
         rewriting.warnings.append(
@@ -64,9 +64,9 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Write down which unit the pod's gpu-mem counts in, and the cluster's ``isolation`` where the pod says nothing.
+    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with both.
 
-    A later unit does not change what it asked for (U5, U9). Returns the pod with both.
+    So a later change of the unit does not change what the pod requests (U5, U9).
     """
     annotations, new = pod.metadata.annotations, dict[str, str]()
     if isolation != "none" and ISOLATION not in annotations and ISOLATION not in pod.metadata.labels:
@@ -91,13 +91,13 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Give the pod to gputile's own scheduler, unless it names another than the cluster's; "" leaves it as it is."""
+    """Set gputile's scheduler unless the pod names one besides the default; do nothing if ``scheduler`` is ""."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
 
 def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
-    """Hold the pod of a gang back until its gang has been planned as a whole (M13)."""
+    """Add a scheduling gate to a pod of a gang, until the gang is planned as a whole (M13)."""
     if not _in_gang(pod, rewriting):
         return
     if not view.gated:
@@ -106,7 +106,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
 
 
 def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
-    """Return whether the labels put a pod into a gang; the size is in its PodGroup, if there is one."""
+    """Return whether the labels put a pod into a gang, and report missing or invalid labels."""
     labels = pod.metadata.labels
     if labels.get(POD_GROUP_LABEL):
         return True
@@ -125,7 +125,7 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list which, when it is empty, may not be there."""
+    """Return the operation that appends to a list; an empty list is created, since it may be missing."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
@@ -135,11 +135,11 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Write into the pod's node affinity which of ``types`` it cannot use; ``unit_mib`` is the unit in force."""
+    """Exclude by node affinity those of ``types`` that cannot take the pod; ``unit_mib`` is the unit in force."""
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
-        return  # it is refused
+        return  # the pod is refused elsewhere
     if request is None:
         return
     refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request)) is not None]
@@ -157,7 +157,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 
 
 def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]) -> Iterator[Operation]:
-    """Yield what adds the requirements to each of the terms, of which a node has to meet one."""
+    """Yield the operations that add the requirements to each term, since a node has to meet only one term."""
     required: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]}
     if affinity is None:
         yield Operation("add", _NODE_AFFINITY[:2], {"nodeAffinity": {_REQUIRED: required}})
@@ -171,7 +171,7 @@ def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirem
             missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
             if term.match_expressions:
                 yield from (Operation("add", (*path, "-"), each) for each in missing)
-            elif term.match_fields and missing:  # a term without any requirement holds for no node
+            elif term.match_fields and missing:  # a term without any requirement matches no node
                 yield Operation("add", path, missing)
 
 

@@ -1,6 +1,6 @@
-"""Reads what a pod asks of GPUs, and finds the rules of amounts and shares that it breaks.
+"""Finds the GPU resources that a pod requests, and the rules of amounts and shares that it breaks.
 
-G2, G4, M7, M8 and M10; amounts are judged by the parser that decides.
+These are the rules G2, G4, M7, M8 and M10. Amounts are checked by the parser that scheduling uses.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 
 def asks_for_gpu(pod: Pod) -> bool:
-    """Return whether a container of the pod asks for a GPU or a part of one, an instance of MIG included.
+    """Return whether a container of the pod requests a GPU, a part of one, or a MIG instance.
 
-    "0" asks for none; a text that is no number counts as a request.
+    "0" is no request; an amount that is not a number counts as one.
     """
     resources = (container.resources for container in containers(pod))
     return is_decided(pod) or any(
@@ -32,7 +32,7 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile decides which GPU the pod gets; instances of MIG are counted by Kubernetes alone."""
+    """Return whether gputile decides which GPU the pod gets; Kubernetes itself counts MIG instances."""
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 
@@ -41,7 +41,7 @@ def asks_for(pod: Pod, resource: str) -> bool:
 
 
 def asked_by(container: Container) -> Iterator[str]:
-    """Yield the GPU resources that a container asks for and gputile decides about."""
+    """Yield the GPU resources of gputile that a container requests."""
     if not (container.resources.limits or container.resources.requests):
         return
     for name in GPU_RESOURCES:
@@ -51,7 +51,7 @@ def asked_by(container: Container) -> Iterator[str]:
 
 
 def containers(pod: Pod) -> list[Container]:
-    """Return the containers that may ask for resources, in the order in which they start."""
+    """Return the containers that may request resources, in the order in which they start."""
     return [*pod.spec.init_containers, *pod.spec.containers]
 
 
@@ -63,7 +63,7 @@ def _is_zero(amount: str | int | float) -> bool:
 
 
 def broken_amounts(pod: Pod, unit_mib: int) -> list[Refusal[AdmissionRule]]:
-    """Return the first mistake in the amounts; ``unit_mib`` is the memory unit in force."""
+    """Return a refusal for the first mistake in the amounts; ``unit_mib`` is the memory unit in force."""
     try:
         parse_request(pod, unit_mib)
     except RequestError as error:
@@ -75,7 +75,7 @@ _LONGEST = 20
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return the annotations whose value is not valid; ``most_weight`` is what pods of the namespace may have."""
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest weight."""
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

@@ -1,8 +1,8 @@
 """Refuses ways to use a GPU without an allocation, unless the namespace's label allows them (B2).
 
-The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server applies them to pods without
-GPUs, which are not sent to the webhook; ``make policies`` writes the lists there from the constants here. Here they are
-reported together with everything else that is wrong with a GPU pod.
+Pods without GPUs are not sent to the webhook: the API server applies the same rules to them, which are CEL policies in
+``examples/webhook/policies.yaml``; ``make policies`` generates the lists there from the constants here. For GPU pods,
+the webhook reports these rules together with all other mistakes of the pod.
 """
 
 import re
@@ -27,8 +27,8 @@ from gputile.api.well_known import (
 from gputile.core.admission.pod_view import PodView
 from gputile.core.refusal import AdmissionRule, Refusal
 
-# Read by NVIDIA's container toolkit (which GPUs and control devices a container gets), by CUDA's MPS clients (whose
-# daemon, and how much memory), and by gputile's limits.
+# Variables of NVIDIA's container toolkit (the GPUs and control devices of a container), and of CUDA's MPS clients (the
+# daemon and the memory limit). Variables with the prefix belong to gputile's own limits.
 ENVIRONMENT: Final = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_MIG_CONFIG_DEVICES",
@@ -40,11 +40,11 @@ ENVIRONMENT: Final = (
 )
 ENVIRONMENT_PREFIX: Final = "GPUTILE_"
 HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no GPU
-# They undo what the container is limited by; capabilities(7): BPF detaches device rules of a cgroup, DAC_READ_SEARCH
-# opens the node's files by their handles.
+# Capabilities that can remove a container's limits (capabilities(7)): BPF detaches the device rules of a cgroup,
+# DAC_READ_SEARCH opens files of the node by their handles.
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
-# Where GPUs, their daemons and their limits are on a node: no pod may mount these paths.
+# Paths of GPUs, their daemons and their limits on a node: no pod may mount them.
 GPU_PATHS: Final = (
     "/dev/nvidia",
     "/var/lib/gputile",
@@ -52,14 +52,14 @@ GPU_PATHS: Final = (
     "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
     "/run/nvidia/mps",
 )
-# Other ways to the same on a node, kept from pods that hold a GPU: devices, NVIDIA's daemons, what the kernel lets one
-# change, and what starts containers or programs with them (sockets, state and configuration of runtimes and kubelets,
-# plugins of CNI and NRI, static pods, services of systemd and D-Bus). Whole directories where distributions differ in
-# what is below them.
+# Other paths on a node that lead to GPUs, which pods with GPUs may not mount: devices, NVIDIA's daemons, settings of
+# the kernel, and whatever can start containers or programs (sockets, state and configuration of runtimes and kubelets,
+# plugins of CNI and NRI, static pods, services of systemd and D-Bus). Whole directories are listed if distributions
+# differ in what is below them.
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
-    "/dev/fd",  # a link to what the program that follows it has open
+    "/dev/fd",  # a link to the open files of the program that follows it
     "/dev/mem",
     "/dev/vfio",
     "/etc/cdi",
@@ -127,18 +127,18 @@ NODE_PATHS: Final = (
     "/var/lib/rancher",
     "/var/snap",
 )
-# Links of a process to a root or a working directory (proc_pid_root(5)), which any path may go on from.
+# Links of a process to its root and working directory (proc_pid_root(5)); any path may follow them.
 _PROCESS: Final = re.compile(r"/proc/([0-9]+|self|thread-self)(/|\Z)")
 _PROCESS_ROOT: Final = re.compile(r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)")
-# Paths in a container where the container toolkit reads its settings, and gputile writes limits.
+# Paths in a container from which the container toolkit reads its settings.
 WISHES: Final = "nvidia-container-devices"
 WISH_PATHS: Final = (f"/run/{WISHES}",)
-# gputile's limits and library, and the lists by which loaders find it: ld.so(8), and that of Nix.
+# gputile's limits and library, and the lists by which ld.so(8) and the loader of Nix find the library.
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
-# The sockets of MPS's control daemon, which keeps the limits in mode mps.
+# The sockets of MPS's control daemon, which enforces the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
-# What annotations begin with by which runtimes and their plugins add devices and mounts, past the kubelet.
+# Prefixes of annotations by which runtimes and their plugins add devices and mounts, bypassing the kubelet.
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
     NVIDIA_CDI_ANNOTATION_PREFIX,
@@ -158,7 +158,7 @@ _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABE
 
 
 def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield every bypass of the ledger in the pod; ``gpu`` says whether it asks for GPUs."""
+    """Yield a refusal for every bypass of the ledger in the pod; ``gpu``: the pod requests GPUs."""
     if gpu:
         yield from _privileged(pod)
         yield from _host_namespaces(pod)
@@ -170,7 +170,7 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]
 
 
 def plain_path(path: str) -> str:
-    """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run.
+    """Normalize a path without resolving links: drop "//" and "/./", and replace /var/run by /run.
 
     ".." stays, because its target depends on links; ``climbs`` finds paths with it.
     """
@@ -179,7 +179,7 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path goes up by ".."; the API server refuses that in all paths but those of mounts."""
+    """Return whether a path contains ".."; the API server refuses this in all paths except those of mounts."""
     return ".." in path.split("/")
 
 
@@ -216,7 +216,7 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield the first few directories that lead to a path, and the path itself if it is no deeper."""
+    """Yield the ancestors of a path and the path itself, down to the depth of the deepest protected path."""
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 
@@ -243,10 +243,10 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why nothing may be mounted at a path in a container, with the remedy; None where something may.
+    """Return why no volume may be mounted at a path in a container, with the remedy; None if one may.
 
-    A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
-    another container with the same volume can then remove the names on which the limits are mounted.
+    A volume at a parent directory of the limits does not hide them at first, since runtimes mount deeper paths later.
+    But another container with the same volume could then remove the mount points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
     if climbs(path):
@@ -285,7 +285,7 @@ def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
                 f"false, {_OWNER}",
             )
         for name in context.capabilities.add if context.capabilities is not None else ():
-            # runtimes raise letters as Unicode does, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
+            # runtimes convert to upper case by Unicode, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
             if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES:
                 yield Refusal(
                     AdmissionRule.PRIVILEGED,

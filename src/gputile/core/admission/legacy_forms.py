@@ -1,7 +1,7 @@
-"""Rewrites forms of early Kubernetes into today's, for live and simulated pods alike.
+"""Rewrites old forms from early Kubernetes into current ones, for live and simulated pods.
 
-Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod that is already
-right, so a pod may pass twice.
+Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod in the current
+form, so a pod may be rewritten twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change. ``path`` holds the names and indices from the root; a last "-" appends to a list."""
+    """One change. ``path`` has the keys and indices from the root; a final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -42,7 +42,7 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
     """Return a copy of ``document`` with the operations applied in order.
 
     Raises:
-        LookupError: the document has nothing where an operation needs it.
+        LookupError: the document lacks a value that an operation needs.
     """
     for operation in operations:
         document = _applied(operation, operation.path, document)
@@ -75,9 +75,9 @@ _ANYTHING = msgspec.json.Decoder(Any)
 
 @dataclass(slots=True)
 class Rewriting:
-    """The changes to a pod, warnings for its author, and the parts that cannot be understood.
+    """The changes to a pod, warnings for its author, and refusals of what cannot be read.
 
-    ``affinity`` is the pod's after the changes.
+    ``affinity`` is the affinity of the pod after the changes.
     """
 
     affinity: Affinity | None = None
@@ -87,7 +87,7 @@ class Rewriting:
 
 
 def rewrite(pod: Pod) -> Rewriting:
-    """Return what becomes of the old forms in ``pod``, whether it asks for a GPU or not."""
+    """Rewrite the old forms in ``pod``, whether it requests a GPU or not."""
     rewriting = Rewriting()
     affinity = _legacy_affinity(pod, rewriting)
     rewriting.affinity = affinity or pod.spec.affinity
@@ -97,7 +97,7 @@ def rewrite(pod: Pod) -> Rewriting:
 
 
 def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
-    """Move the affinity that Kubernetes 1.5 and earlier took from an annotation into the spec (L4)."""
+    """Move an affinity from the annotation of Kubernetes 1.5 and earlier into the spec (L4)."""
     text = pod.metadata.annotations.get(LEGACY_AFFINITY_ANNOTATION)
     if text is None:
         return None
@@ -119,7 +119,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
 
 
 def _parsed(text: str) -> tuple[Any, Affinity]:
-    """Return the affinity as written, with the fields that gputile does not read, and as gputile decodes it."""
+    """Return the affinity as written, including fields that gputile does not read, and as gputile decodes it."""
     if len(text) > _LONGEST_AFFINITY:
         raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
     affinity = decode(text, _AFFINITY)
@@ -127,7 +127,7 @@ def _parsed(text: str) -> tuple[Any, Affinity]:
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
-    """Ask for the resource under today's name (L3); a container that uses both names is refused elsewhere."""
+    """Rename the GPU resource to its current name (L3); a container that uses both names is refused elsewhere."""
     found = False
     for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, container in enumerate(containers):
@@ -142,16 +142,16 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
     asked = set(asked_by(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
-        return  # refused: it is not clear which one is meant
+        return  # refused elsewhere: it is not clear which one is meant
     for section, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         if LEGACY_GPU in amounts:
-            if WHOLE_GPU not in asked:  # beside an amount under the new name, a "0" under the old one means nothing
+            if WHOLE_GPU not in asked:  # if the new name has an amount, the "0" under the old one is only removed
                 yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))
 
 
 def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
-    """Write GPU models as the nodes' label has them: "Tesla K80" is "Tesla-K80" there (C3)."""
+    """Replace GPU models by the values of the nodes' label: "Tesla K80" becomes "Tesla-K80" (C3)."""
     model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
     if model is not None and model_label_value(model) != model:
         yield Operation("replace", ("spec", "nodeSelector", LEGACY_MODEL_LABEL), model_label_value(model))

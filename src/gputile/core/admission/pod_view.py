@@ -1,6 +1,6 @@
-"""Defines the fields by which a pod could reach GPUs past its booking.
+"""Defines the fields by which a pod could use GPUs without a booking.
 
-They are apart from ``api.core``, which is read for tens of thousands of pods; these are read for one.
+They are separate from ``api.core``, which is decoded for tens of thousands of pods; these are decoded for one.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Common settings; fields that no rule reads are skipped. No object refers back to another (see ``api.core``)."""
+    """Common settings: fields that no rule reads are skipped, and objects form no cycles (see ``api.core``)."""
 
 
 class EnvVar(_PodPart):
@@ -94,7 +94,7 @@ class PodView(_PodPart):
 
     @property
     def gated(self) -> bool:
-        """Whether the pod waits behind the gate of its gang."""
+        """Whether the pod has the scheduling gate of its gang."""
         return any(gate.name == GANG_GATE for gate in self.spec.scheduling_gates)
 
     def containers(self) -> Iterator[tuple[str, ContainerView]]:

@@ -1,7 +1,7 @@
-"""Refuses changes to allocations (B2, B9) and to waiting pods of gangs (M13) by others than gputile.
+"""Refuses changes by other users to allocations (B2, B9) and to waiting pods of gangs (M13).
 
-The extender binds no pod of a gang without a reservation, with or without a gate. So removing the gate by hand starts
-nothing, and only hides why the pod is pending. Changed labels would put the pod into another gang, or into none.
+The extender binds no pod of a gang without a reservation, with or without a gate. So the removal of a gate by hand
+starts no pod, and only hides why it is pending. Changed labels would put the pod into another gang, or into none.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,10 +22,10 @@ from gputile.api.well_known import (
 from gputile.core.admission.pod_view import PodView
 from gputile.core.refusal import AdmissionRule, Refusal
 
-MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes: nobody reads them all, and finding them takes time
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
-# Stamped when a pod is created; only a Binding by gputile and its corrections change it.
+# Set when a pod is created; later, only gputile's Binding and corrections change it.
 STAMPED: Final = MEMORY_UNIT_ANNOTATION
 
 
@@ -34,7 +34,7 @@ def forged(
 ) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each allocation annotation that a write adds, alters or removes.
 
-    The memory unit is stamped on a pod that ``is_new``, and protected from then on.
+    The memory unit is set on a pod that ``is_new``, and is protected from then on.
     """
     changed = {key for key, _ in old.items() ^ new.items() if _is_protected(key) or (key == STAMPED and not is_new)}
     return [
@@ -48,7 +48,7 @@ def forged(
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal[AdmissionRule]]:
-    """Return the refusal of a change to the number of GPUs that a pod has asked for (M10), if it is one."""
+    """Return a refusal if a write changes the number of GPUs that a pod requests (M10)."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
     rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it again"
@@ -64,7 +64,7 @@ _REMEDY: Final = "to start the pod alone, delete it and create it without the la
 
 
 def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield the gates and labels that a change takes from a waiting pod of a gang although only gputile may.
+    """Yield a refusal for each gang gate or label that a user other than gputile changes on a waiting pod.
 
     A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
     """

@@ -1,4 +1,4 @@
-"""Answers one question of the API server: may this object be stored, and with which changes?"""
+"""Decides for the API server whether an object may be stored, and with which changes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_SHOWN: Final = 12
 DEFAULT_TIME: Final = GpuTime()
-MOST_ITEMS: Final = 40_960  # of an object as JSON: all annotations that Kubernetes takes, and who manages each
-NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
+MOST_ITEMS: Final = 40_960  # of an object as JSON: enough for all annotations that Kubernetes allows, and managedFields
+NODES_GROUP: Final = "system:nodes"  # Kubernetes' group of the kubelets
 
 _POD = msgspec.json.Decoder(Pod)
 _VIEW = msgspec.json.Decoder(PodView)
@@ -43,13 +43,13 @@ class UnreadableReview(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """The settings of the cluster's owner.
+    """The settings of the cluster for admission.
 
-    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
-    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
-    gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
-    allowed. A pod is kept off those of ``node_types`` that could never take it. ``claims`` is whether nodes may give
-    their GPUs by ResourceClaims. ``isolation`` is what pods get that say nothing of it.
+    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs``: pods of gangs
+    get a scheduling gate. ``unsafe_access``: the pod's namespace may use GPUs without a booking. ``scheduler`` is for
+    pods that name none, "" for the cluster's default. ``time`` is the sharing of GPU time and the weights that are
+    allowed. Pods are kept off those of ``node_types`` that could never take them. ``claims``: nodes may offer their
+    GPUs by ResourceClaims. ``isolation`` is the default for pods that set none.
     """
 
     unit_mib: int
@@ -65,7 +65,7 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer: refused if there are refusals, else allowed with the operations."""
+    """The result of a review: refused if there are refusals, otherwise allowed with the operations."""
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -81,11 +81,10 @@ TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT)
 
 
 def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return how a new pod is stored, or everything that keeps it from being stored.
+    """Return the changes with which a new pod is stored, or all reasons to refuse it.
 
     Raises:
         UnreadableReview: the object is no pod.
-
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
         return ALLOWED
@@ -114,7 +113,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
 
 def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return what is wrong with a pod as it would be stored, with a change to one, or with a Binding.
+    """Return the refusals of a new pod as it would be stored, of a change to a pod, or of a Binding.
 
     Raises:
         UnreadableReview: the object is no pod, or no Binding.
@@ -157,7 +156,7 @@ def _broken_binding(
     refusals = []
     if user not in policy.trusted:
         refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
-        if MIRROR_ANNOTATION in meta.annotations:  # the API server itself keeps it as it is on every other write
+        if MIRROR_ANNOTATION in meta.annotations:  # the API server itself protects it on every other write
             rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
             refusals.append(Refusal(AdmissionRule.FORGED, rule))
     refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
@@ -167,7 +166,7 @@ def _broken_binding(
 
 
 def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[Refusal[AdmissionRule]]:
-    """Return every rule that a change of a pod breaks; unchanged parts are not judged again."""
+    """Return a refusal for every rule that a change of a pod breaks; unchanged parts are not reviewed again."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -187,12 +186,12 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[R
 
 
 def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
-    """Return whether a pod asks for a GPU, or has claims: for whose devices these are is not known here."""
+    """Return whether a pod requests a GPU, or has claims, which may be for GPUs."""
     return asks_for_gpu(pod) or (policy.claims and bool(pod.spec.resource_claims))
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return what a change adds to a pod: ephemeral containers and annotations; all else of a spec is fixed."""
+    """Return what a change adds to a pod: ephemeral containers and annotations; the rest of a spec is fixed."""
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(c for c in new.spec.ephemeral_containers if c.name not in known)
@@ -201,7 +200,7 @@ def _added(old: PodView, new: PodView) -> PodView:
 
 
 def _has_too_many_items(*objects: msgspec.Raw) -> bool:
-    """Return whether an object is too large to be judged; it is counted without decoding."""
+    """Return whether an object is too large to be reviewed; items are counted without decoding."""
     return any(has_more_items(bytes(each), MOST_ITEMS) for each in objects)
 
 
@@ -210,7 +209,7 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod: it runs already, and must be stored as it is."""
+    """Return whether a kubelet reports a static pod: it runs already, and must be stored unchanged."""
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 

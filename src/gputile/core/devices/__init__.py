@@ -1,1 +1,1 @@
-"""Describes GPUs: their inventory on a node, a pod's request, and the allocation that joins them."""
+"""Describes GPUs: their inventory on a node, a pod's request, and the allocation that connects both."""

@@ -1,8 +1,8 @@
-"""Describes which GPUs a pod holds or has reserved, and the pod annotations that say so.
+"""Describes the GPUs that a pod holds or has reserved, and the annotations that record them.
 
-An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a GPU that leaves can change what
-it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools read (B9);
-gputile never reads those. The controller writes a reservation, for a pod that preempts others or waits in a gang.
+An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor the removal of a GPU changes its
+meaning. The Binding itself writes it, together with the annotations that gpushare's and ACK's tools read (B9); gputile
+never reads those. The controller writes a reservation for a pod that preempts others or waits in a gang.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or a container's part of one GPU: MiB of memory and percent of compute; 0 percent is no reservation."""
+    """A pod's or a container's part of one GPU: MiB of memory and percent of compute (0 if none is booked)."""
 
     uuid: Uuid
     index: Index
@@ -50,9 +50,9 @@ class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one pod.
 
-    ``gpus`` is what the pod holds at its peak, ``containers`` each container's own part. ``whole`` means that
-    nobody else may be on the GPUs. ``unit_mib`` is the unit that the pod's gpu-mem counts in; ``assumed_ns`` is
-    when it was decided (Unix time in nanoseconds).
+    ``gpus`` is what the pod holds at its peak, ``containers`` the part of each container. ``whole``: no other pod may
+    use the GPUs. ``unit_mib`` is the unit of the pod's gpu-mem; ``assumed_ns`` is when the allocation was decided (Unix
+    time in nanoseconds).
     """
 
     gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = msgspec.field(
@@ -87,10 +87,10 @@ def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) ->
 
 
 def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuShare, ...]]:
-    """Give each container its whole GPUs.
+    """Assign whole GPUs to the containers.
 
-    Sidecars and app containers get GPUs of their own; an init container takes any that no sidecar started before
-    it holds, since the app containers are not running yet (as the kubelet reuses an init container's devices).
+    Sidecars and app containers get GPUs of their own. An init container gets any GPUs that no sidecar started before it
+    holds, since the app containers are not running yet (the kubelet also reuses an init container's devices).
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
@@ -102,12 +102,12 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
 
 
 def check_allocation(allocation: Allocation) -> Allocation:
-    """Return ``allocation``, which says the same of each GPU wherever it speaks of it.
+    """Return ``allocation`` if its parts agree.
 
-    The ledger books ``gpus`` and the node enforces ``containers``: no container may have what is not booked.
+    The ledger books ``gpus`` and the node enforces ``containers``: no container may have more than is booked.
 
     Raises:
-        AllocationError: one GPU twice, or a container with a GPU, or more of it, than the pod has.
+        AllocationError: a GPU is listed twice, or a container has a GPU, or more of one, than the pod.
     """
     gpus = {share.uuid: share for share in allocation.gpus}
     if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(gpus):
@@ -135,15 +135,15 @@ TOOL_ANNOTATIONS = (
     GPUSHARE_POD,
     MEMORY_UNIT_ANNOTATION,
 )
-"""What ``binding_annotations`` may write in addition to the ledger's entry."""
+"""The annotations that ``binding_annotations`` may write in addition to the allocation."""
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
-    """Return the annotations that a Binding of ``pod`` carries: the ledger's entry and what existing tools read (B9).
+    """Return the annotations of a Binding of ``pod``: the allocation and those that existing tools read (B9).
 
-    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations know one GPU a pod, and are written for pods on one GPU. The ACK
-    allocation is written for every shared pod. Its readers take numbers only as keys: the place of a container among
-    ``spec.containers``, and the index of a GPU. They add up what it says, so init containers are left out.
+    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, and are written for pods on one GPU. The
+    ACK allocation is written for every shared pod. Its readers accept only numbers as keys: the position of a container
+    in ``spec.containers``, and the index of a GPU. They add up all amounts, so init containers are left out.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:
@@ -178,13 +178,13 @@ class ReservationError(ValueError):
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One pod's place in a plan: the pods that start together. The plan of a pod that preempts has this one pod.
+    """One pod's reservation in a plan of pods that start together. The plan of a preemptor has only this pod.
 
-    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
-    is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
-    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
-    to start has none. ``since_ns`` is since when GPUs have been reserved for the gang, by this plan or earlier
-    ones that did not begin. ``preemption`` marks a place that other pods leave for a pod of higher priority.
+    ``plan`` is the plan's name, ``pods`` the number of its pods, and ``size`` how many of them get GPUs. ``allocation``
+    is None if the pod requests no GPU, or if another device plugin manages the node's GPUs. The reservation ends at
+    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod that is bound first; a plan that must not start
+    has none. ``since_ns`` is the time since when GPUs have been reserved for the gang, by this plan or by earlier ones
+    that did not begin. ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
     """
 
     plan: _Name
@@ -210,7 +210,7 @@ encode_reservation, decode_reservation = _RESERVATION_CODEC.encode, _RESERVATION
 
 
 def reservation_of(pod: Pod) -> Reservation | None:
-    """Return the reservation that a pod carries; None where it has none, or one that cannot be read."""
+    """Return the reservation of a pod; None if it has none, or one that cannot be read."""
     text = pod.metadata.annotations.get(RESERVATION_ANNOTATION)
     if text is None:
         return None

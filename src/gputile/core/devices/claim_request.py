@@ -1,8 +1,8 @@
-"""Parses what a ResourceClaim asks for, into the shapes that placement compares.
+"""Parses the requests of a ResourceClaim into the shapes that placement uses.
 
 kube-scheduler allocates claims; gputile ranks nodes and predicts the GPU, so it has to read amounts as kube-scheduler
 does: rounded up to the next step, with the defaults of the node's ResourceSlice. Only requests for gputile's two
-DeviceClasses are read. A selector (CEL) is not evaluated: kube-scheduler itself leaves out nodes without a match.
+DeviceClasses are read. CEL selectors are not evaluated: kube-scheduler itself excludes nodes without a match.
 """
 
 import math
@@ -15,7 +15,7 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
 from gputile.core.devices.request import MOST_PERCENT, PERCENT_STEP, RequestError, RequestKind, Shape
 
 CLAIM_UNIT_MIB = 1
-"""The memory unit of nodes that give their GPUs by claims: claims ask for any number of MiB."""
+"""The memory unit of nodes that offer their GPUs by claims: a claim may request any number of MiB."""
 
 _DISTINCT = (f"{DRIVER}/uuid", f"{DRIVER}/index")  # attributes that differ between any two GPUs of a node
 
@@ -26,13 +26,13 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return what a claim asks of GPUs, in the order in which kube-scheduler allocates it; () where it asks nothing.
+    """Return the GPU shapes that a claim requests, in the order in which kube-scheduler allocates them.
 
-    A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. Of a request with
-    alternatives the first is read.
+    A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a request has
+    alternatives, only the first is read.
 
     Raises:
-        RequestError: no GPU can ever serve a request, or only without its memory being counted.
+        RequestError: no GPU can ever serve a request, or its memory could not be counted.
     """
     shapes: list[Shape] = []
     for name, request in _requests(claim):
@@ -71,7 +71,7 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and the percent that a request takes of a GPU; 0 percent where it names none."""
+    """Return the MiB and the percent that a request takes of a GPU; 0 percent if it names no compute."""
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):

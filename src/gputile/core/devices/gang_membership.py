@@ -1,8 +1,8 @@
 """Decides which gang a pod is part of (M13), and which of its pods wait or have started.
 
-The pods of a gang start together or not at all. Two ways of saying so are understood, both of Kubernetes' coscheduling:
-two labels on each pod, or a label that names a PodGroup object of scheduler-plugins. These rules are the same for the
-controller and for the simulator.
+The pods of a gang start together or not at all. A gang is defined in one of two ways, both of Kubernetes' coscheduling:
+by two labels on each pod, or by a label that names a PodGroup object of scheduler-plugins. Controller and simulator use
+the same rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """A gang. ``by_object``: its size is in a PodGroup, not in labels of its pods."""
+    """The name of a gang. ``by_object``: the size of the gang is in a PodGroup, not in labels of its pods."""
 
     namespace: str
     name: str
@@ -33,10 +33,10 @@ class GangName:
 
 
 def gang_of(pod: Pod) -> GangName | None:
-    """Return the gang of a pod, None for a pod that is scheduled alone.
+    """Return the gang of a pod; None if the pod is scheduled alone.
 
-    A pod whose labels name a gang and no valid size is scheduled alone, as admission tells its creator. A static pod is
-    of no gang: its kubelet starts it and writes its labels, and one node's word must not count for pods of others.
+    A pod whose labels name a gang without a valid size is scheduled alone, and admission reports this. A static pod
+    belongs to no gang: its kubelet starts it and writes its labels, and a node must not affect pods of other nodes.
     """
     meta = pod.metadata
     if MIRROR_ANNOTATION in meta.annotations:
@@ -49,7 +49,7 @@ def gang_of(pod: Pod) -> GangName | None:
 
 
 def labelled_size(pod: Pod) -> int:
-    """Return how many pods the pod's own label says start together, 0 where it says nothing valid."""
+    """Return how many pods start together by the pod's own label, 0 if it is missing or invalid."""
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
@@ -58,19 +58,19 @@ def gated(pod: Pod) -> bool:
 
 
 def gang_size(gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]) -> int:
-    """Return how many pods of a gang start together, 0 where nobody says; ``min_members`` are those of PodGroups."""
+    """Return how many pods of a gang start together, 0 if unknown; ``min_members`` are the sizes in PodGroups."""
     if gang.by_object:
         return max(0, min_members.get((gang.namespace, gang.name), 0))
     return max(labelled_size(pod) for pod in pods)
 
 
 def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate that is not that of its gang: only its owner may judge that one."""
+    """Return whether a pod has a scheduling gate other than its gang's; only the owner may remove such a gate."""
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
 def waits(pod: Pod) -> bool:
-    """Return whether the pod could be bound if its gang's gate were gone."""
+    """Return whether the pod could be bound if its gang's gate were removed."""
     unbound = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
     return unbound and not held_by_others(pod)
 
@@ -78,10 +78,10 @@ def waits(pod: Pod) -> bool:
 def started(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
-    One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
-    others of the gang run, and for pods that were to start together with it: they are in the plan by which it started,
-    or existed when it was bound. Left over from an earlier run of the same name it must not let a new run start in
-    part. Both times are the API server's: clocks of gputile's own processes have no say.
+    A pod that is being deleted does not count, since another one replaces it. A succeeded pod counts while other pods
+    of the gang run. Otherwise it counts only if a waiting pod belongs to the same run: if one is in the plan by which
+    the pod started, or existed when the pod was bound. A pod that is left from an earlier run of the same name must not
+    let a new run start in part. Both times are set by the API server, so gputile's own clocks do not matter.
     """
     bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
     succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
@@ -100,17 +100,17 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
 
 
 def needed_members(size: int, placed: int) -> int:
-    """Return how many more pods must get a place at once, if any is to get one, when ``placed`` have theirs."""
+    """Return how many further pods have to be placed together if ``placed`` pods are placed already."""
     return max(1, size - placed)
 
 
 def queue_priority(pods: Iterable[Pod]) -> int:
-    """Return the priority by which a gang waits: the highest of its pods'."""
+    """Return the priority of a gang in the queue: the highest priority of its pods."""
     return max(pod.spec.priority or 0 for pod in pods)
 
 
 def in_line(pod: Pod) -> tuple[int, str, str]:
-    """Return what kube-scheduler orders pods by, about: priority, age, and then the name."""
+    """Return a sort key that approximates kube-scheduler's order of pods: priority, age, and then the name."""
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
@@ -119,6 +119,6 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 
 
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
-    """Return the pods that a gang starts together, as the subject of a sentence; ``placed`` have places already."""
+    """Describe the pods that a gang starts together, as the subject of a sentence; ``placed`` pods are placed."""
     more = f" (beside {placed} that have a place)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

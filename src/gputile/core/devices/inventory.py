@@ -1,8 +1,8 @@
-"""Describes the GPUs of a node: the annotation that carries them, resources and labels.
+"""Describes the GPUs of a node: its inventory annotation, resources and labels.
 
-The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
-semi-trusted: what it writes is checked here once, so that no later code meets a GPU without memory, two GPUs of
-one UUID or a crooked bandwidth matrix.
+The agent publishes ``gputile.io/inventory`` as versioned JSON, and all other components read it. A node is
+semi-trusted: its inventory is validated here, so that no other code has to handle a GPU without memory, two GPUs with
+one UUID, or an inconsistent bandwidth matrix.
 """
 
 import re
@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One GPU. ``mib`` is its total memory in MiB as NVML reports it; ``numa`` is -1 where unknown."""
+    """One GPU. ``mib`` is its total memory in MiB as NVML reports it; ``numa`` is -1 if unknown."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
@@ -50,11 +50,11 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one node, ordered by index.
 
-    ``mode`` and ``unit_mib`` are what the agent has in force; "" and 0 leave them to the node's label and to the
-    cluster's configuration (a node that no agent serves yet). ``replicas`` is how many pods have each whole
-    GPU in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
-    j-th GPU in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count. ``claims`` is whether
-    the node gives its GPUs by ResourceClaims and offers no extended resource.
+    ``mode`` and ``unit_mib`` are those that the agent has in force; with "" and 0, the node's label and the cluster's
+    configuration apply (a node without an agent yet). ``replicas`` is how many pods use each whole GPU in turns, 0
+    without time-slicing (G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in GB/s (NVLink or
+    PCIe); it is empty if unknown, and its diagonal is ignored. ``claims``: the node offers its GPUs by ResourceClaims,
+    and no extended resource.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
@@ -67,10 +67,11 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def check_inventory(inventory: Inventory) -> Inventory:
-    """Return ``inventory`` with its GPUs in the order of their indices.
+    """Validate ``inventory``, and return it with its GPUs sorted by index.
 
     Raises:
-        InventoryError: two GPUs share an index or a UUID, or the bandwidth matrix has the wrong shape.
+        InventoryError: there are too many GPUs, two GPUs share an index or a UUID, the bandwidth matrix has the wrong
+            shape or invalid values, or the memory unit is out of range.
     """
     gpus = inventory.gpus
     if len(gpus) > MOST_GPUS:
@@ -114,7 +115,7 @@ def unknown_mode(mode: str) -> str:
 
 
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
-    """Return how many memory units a GPU counts: floor(MiB / unit), each GPU by its own size (U1, U2)."""
+    """Return the number of memory units of a GPU: floor(MiB / unit), for each GPU by its own size (U1, U2)."""
     return gpu.mib // unit_mib
 
 
@@ -125,9 +126,9 @@ _LONGEST_LABEL = 63
 def resources_for_mode(
     mode: Mode, gpus: Iterable[Gpu], unit_mib: int, *, count_unhealthy: bool = False
 ) -> dict[str, int]:
-    """Return what a node in ``mode`` advertises of ``gpus``; the resources of every other mode are there and 0.
+    """Return the resources that a node in ``mode`` advertises for ``gpus``; those of other modes are 0.
 
-    Unhealthy GPUs do not count, as in a node's allocatable; ``count_unhealthy`` counts them too, as in its capacity.
+    Unhealthy GPUs do not count, as in a node's allocatable; with ``count_unhealthy`` they do, as in its capacity.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
@@ -143,7 +144,7 @@ def resources_for_mode(
 
 
 def model_label_value(model: str) -> str:
-    """Return a model's name as a label value: spaces, and what a label may not hold, become ``-``.
+    """Return a model's name as a label value: spaces and other invalid characters become ``-``.
 
     >>> model_label_value("Tesla K80")
     'Tesla-K80'
@@ -152,14 +153,14 @@ def model_label_value(model: str) -> str:
 
 
 def model_number(label: str) -> int:
-    """Return a number for a model's label value, which the ledger's arrays hold in its place."""
+    """Return the number that stands for a model's label value in the ledger's arrays."""
     return zlib.crc32(label.encode())
 
 
 def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that tell a node's GPUs; where GPUs differ, the label that would be true of some is left out.
+    """Return the labels that describe a node's GPUs: their number, and their model and memory if these are all equal.
 
-    The count is that of all GPUs. A node without GPUs has no such label.
+    A node without GPUs has none of these labels.
     """
     if not gpus:
         return {}

@@ -1,4 +1,4 @@
-"""Describes GPU nodes that an autoscaler can add: what an empty one takes, and why not a pod."""
+"""Describes the types of GPU nodes that an autoscaler can add, and which requests they serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,23 +31,23 @@ from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 
 def worded(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
-    """Return in words why none of the types is added, each by its name."""
+    """Return a text with the reason why no node is added, for each type by name."""
     whys = [f"{name}: {refusal.text}" for name, refusal in refusals.items()]
     return "; ".join(whys) or "autoscaling.nodeTypes is empty"
 
 
 PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"  # the schedulerName of placeholders; no scheduler has that name
 
-# Where the configuration says nothing of them, they decide nothing.
+# The amounts of resources that the configuration does not set: they never limit a pod.
 _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
 _SERVES = {Mode.EXCLUSIVE: RequestKind.WHOLE, Mode.TOPOLOGY: RequestKind.TOPOLOGY}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node. ``name`` is its label as KEY=VALUE; nodes with this label, and no others, are of the type.
+    """A type of node: the nodes with the label ``name``, and no others, are of the type.
 
-    ``other_resources`` are what a node offers beside GPUs, as far as somebody has said so.
+    ``other_resources`` are the resources besides GPUs that the configuration sets.
     """
 
     key: str
@@ -61,7 +61,7 @@ class NodeType:
 
     @property
     def name(self) -> str:
-        """The label that all nodes of the type have."""
+        """The label that all nodes of the type have, as KEY=VALUE."""
         return f"{self.key}={self.value}"
 
     @property
@@ -73,7 +73,7 @@ class NodeType:
         return node.metadata.labels.get(self.key) == self.value
 
     def refusal(self, request: Request) -> Refusal[NodeTypeRule] | None:
-        """Return why an empty node of the type could not take the request, None where it could."""
+        """Return why an empty node of the type could not take the request; None if it could."""
         shape, units = request.shape, advertised_units(self.gpus[0], self.unit_mib)
         if shape.kind is not _SERVES.get(self.mode, RequestKind.SHARED):
             return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=shape.kind.value)
@@ -85,7 +85,7 @@ class NodeType:
             return refusal_by(NodeTypeRule.UNIT, there=self.unit_mib, wanted=shape.unit_mib)
         if shape.isolated and self.mode is Mode.SHARE:
             return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=ISOLATION)
-        model = self.gpus[0].model  # "" if the type does not say: then it may be any
+        model = self.gpus[0].model  # "" if the configuration does not name it: then it may be any
         if shape.models and model and model_label_value(model) not in shape.models:
             return refusal_by(NodeTypeRule.LABELS)
         if shape.gpus > len(self.gpus):
@@ -117,13 +117,13 @@ class NodeType:
 
 
 def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
-    """Return the node types of a configuration, those that are tried first in front; none where it is switched off."""
+    """Return the node types of a configuration, in the order in which they are tried; none if it is disabled."""
     scaling = configuration.autoscaling
     return tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types) if scaling.enabled else ()
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod stands for a node that the autoscaler is asked for, whoever has created it."""
+    """Return whether a pod is a placeholder for a node that the autoscaler should add, whoever created it."""
     return PLACEHOLDER_LABEL in pod.metadata.labels and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER
 
 

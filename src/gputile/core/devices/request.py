@@ -1,7 +1,7 @@
-"""Parses once, at the edge, what a pod asks of a GPU, into one normal form.
+"""Parses the GPU request of a pod into a normal form.
 
-Rules: GPU resources are set in limits, as whole numbers, and a request, where given, equals its limit (Kubernetes,
-"Schedule GPUs"); a pod asks for one kind of GPU resource; compute goes in steps of 5 percent and together with
+Rules: GPU resources are set in limits, as whole numbers, and a request, if given, equals its limit (Kubernetes,
+"Schedule GPUs"); a pod requests one kind of GPU resource; compute is requested in steps of 5 percent and together with
 memory (ACK); init containers and sidecars count by Kubernetes' own arithmetic (KEP-753).
 """
 
@@ -31,15 +31,15 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_valu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
-MOST_CONTAINERS = 1024  # of a pod; tens of thousands would keep others waiting, and no kubelet starts as many
-MOST_SHARED_GPUS = 16  # of one pod: the limits of an isolated container name no more
+MOST_CONTAINERS = 1024  # of a pod; parsing tens of thousands would delay others, and no kubelet starts so many
+MOST_SHARED_GPUS = 16  # of one pod: the limits of an isolated container have no room for more
 MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
 
 
 class RequestError(ValueError):
-    """The pod asks for a GPU in a way that can never be served; the text names the field, the rule and the remedy.
+    """A GPU request can never be served; the text names the field, the rule and the remedy.
 
-    It is said of each node that was asked about, so it is cut where names in it are absurdly long.
+    The text is repeated for each node, so it is cut if names in it are extremely long.
     """
 
     def __init__(self, text: str) -> None:
@@ -47,7 +47,7 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three families of GPU resources a pod asks for; the value is the resource's name."""
+    """Which of the three kinds of GPU resources a pod requests; the value is the resource's name."""
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU
@@ -55,7 +55,7 @@ class RequestKind(Enum):
 
 
 class Phase(Enum):
-    """When a container runs: before the others, beside them from before, or as one of them."""
+    """When a container runs: before the app containers, before and alongside them, or as one of them."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -64,7 +64,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
+    """What one container requests: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
 
     name: str
     phase: Phase
@@ -75,13 +75,13 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All of a request that decides where it fits; requests of one shape get one answer.
+    """The part of a request that decides where it fits: requests of one shape fit the same nodes.
 
     ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
     whole GPUs). ``trust_group`` is the group that may share a GPU without isolation (G5). ``unit_mib`` is the unit
-    that the pod's gpu-mem counts in (0 for whole GPUs). ``by_claims`` is whether a ResourceClaim asks, which only nodes
-    serve that give their GPUs by claims. ``models`` are the models that its GPUs may be of, as label values; empty for
-    any. ``isolated`` keeps it off GPUs whose memory is not limited.
+    of the pod's gpu-mem (0 for whole GPUs). ``by_claims``: a ResourceClaim is the request, and only nodes that offer
+    their GPUs by claims serve it. ``models`` are the suitable GPU models, as label values; empty for any. ``isolated``:
+    only GPUs with limited memory are suitable.
     """
 
     kind: RequestKind
@@ -97,9 +97,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit that its counts are in.
+    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit of its counts.
 
-    ``host`` is what it asks for beside GPUs: placement weighs it, and nothing is refused for it here.
+    ``host`` is its request for CPU and memory: it affects scores, but not whether the request fits.
     """
 
     shape: Shape
@@ -118,9 +118,9 @@ def by_namespace(pod: Pod) -> str:
 
 
 def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace) -> Request | None:
-    """Return what ``pod`` asks of GPUs, or None where it asks nothing.
+    """Parse the GPU request of ``pod``; return None if it requests no GPU.
 
-    ``unit_mib`` is the cluster's memory unit, for pods that were not stamped with one at admission.
+    ``unit_mib`` is the cluster's memory unit; it applies to pods without a unit from admission.
 
     Raises:
         RequestError: the request breaks a rule.
@@ -140,7 +140,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         gpus = effective(containers, lambda container: container.gpus)
         if gpus > MOST_GPUS:
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
-        # A whole GPU may be one of several pods' in turns; a set by topology never is.
+        # Several pods may use a whole GPU in turns, but never a set of GPUs by topology.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
         shape = Shape(kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod))
         return Request(shape, unit_mib, containers, host_request(pod))
@@ -165,7 +165,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
 
 
 def _bytes_meant(count: int, unit: int) -> str:
-    """Return what to write where the count is one of bytes, as 2Gi is; "" where it is none of a GPU's memory."""
+    """Return a remedy if the count may be a number of bytes, such as 2Gi; "" otherwise."""
     mib = math.ceil(count / MIB)
     return f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
 
@@ -173,8 +173,8 @@ def _bytes_meant(count: int, unit: int) -> str:
 def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
     """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod admission").
 
-    Sidecars keep what they take, an init container runs beside the sidecars started before it, and the app
-    containers run beside all sidecars.
+    Sidecars run until the end, an init container runs together with the sidecars started before it, and the app
+    containers run together with all sidecars.
     """
     peak = sidecars = apps = 0
     for container in containers:
@@ -213,7 +213,7 @@ def _container_request(
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
-        if low % MOST_PERCENT or not low:  # else one GPU has no more
+        if low % MOST_PERCENT or not low:  # otherwise, more would exceed one GPU
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
         raise RequestError(f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask {remedy}")
@@ -257,10 +257,10 @@ def _gpu_count(pod: Pod) -> int:
 
 
 def _models(pod: Pod) -> frozenset[str]:
-    """Return the models that the pod's GPUs may be of, empty for any.
+    """Return the GPU models that suit the pod; empty for any.
 
-    Where the pod says nothing itself, they are those that a node must have by the pod's node selector or affinity: on a
-    node of several models the pod is meant to get these.
+    If the pod names no model itself, they are the models that its node selector or affinity requires of a node: on a
+    node with several models the pod is meant to get these.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -281,9 +281,9 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 
 
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
-    """Return whether the memory of a GPU has to be isolated for a pod of ``percent``.
+    """Return whether a pod that requests ``percent`` of compute needs GPUs with isolated memory.
 
-    A bound pod is read as one that asks for nothing here: a later change must not make its request unreadable.
+    This is not evaluated for bound pods: a later change must not make their requests invalid.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:

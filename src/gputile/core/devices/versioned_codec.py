@@ -1,4 +1,4 @@
-"""Reads and writes versioned JSON, of annotations that may lie and of files that may be damaged."""
+"""Encodes and decodes versioned JSON of untrusted annotations and possibly damaged files."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -18,9 +18,9 @@ class _Versioned(msgspec.Struct):
 
 
 class VersionedCodec(Generic[Value]):
-    """Writes and reads one kind of text, of ``most`` characters or bytes at most; None for any length.
+    """Encodes and decodes one kind of text, of at most ``most`` characters or bytes; None for any length.
 
-    ``check`` refuses values that contradict themselves, by a ValueError.
+    ``check`` raises ValueError for values that contradict themselves.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class VersionedCodec(Generic[Value]):
         """Return the value in the text.
 
         Raises:
-            ValueError: of the codec's own kind, with the rule that is broken: too long, not JSON, another version, a
-                field of another type or out of range, or parts that contradict each other.
+            ValueError: an ``error`` of the codec: the text is too long, is not JSON, has another version, has a field
+                of a wrong type or out of range, or contradicts itself.
         """
         try:
             if self._most is not None and len(text) > self._most:

@@ -1,1 +1,1 @@
-"""Checks what Kubernetes itself checks of a pod: kube-scheduler's in-tree plugins and their rules."""
+"""Repeats the checks of kube-scheduler's in-tree plugins: whether a pod may go to a node."""

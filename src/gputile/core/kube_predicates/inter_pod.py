@@ -1,7 +1,7 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is made once for a pod: it counts pods by topology domain, is updated with each pod that comes or goes, and then
-answers for each node. Rules of a pod that are so many that they would cost others too much are not checked.
+A check is created once for a pod: it counts pods by topology domain, is updated for each added or removed pod, and is
+evaluated for each node. If a pod has too many rules, they are not evaluated, to limit the cost for others.
 """
 
 from collections import Counter
@@ -20,25 +20,25 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label that the API server gives each namespace: its name. Others are not known here."""
+"""The label with its name that the API server sets on each namespace. Other labels are unknown here."""
 MOST_PARTS = 256
-"""Terms of a pod, with what they select by; of a pod with more none is judged."""
+"""The limit for the terms of a pod and their parts; if a pod has more, none of its terms is checked."""
 
 Labels = Mapping[str, str]
 
 
 class Check(Protocol):
-    """One rule of a pod about others."""
+    """One rule of a pod about other pods."""
 
     def count(self, other: Pod, node: Node, sign: int) -> None:
         """Add a pod on a node (1), or remove it (-1)."""
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
-        """Return why the pod may not go to a node with these labels, None where it may."""
+        """Return why the pod may not go to a node with these labels; None if it may."""
 
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
-    """Return the checks that ``pod`` calls for, in the order of kube-scheduler's; they have counted nobody yet."""
+    """Return the checks that ``pod`` needs, in kube-scheduler's order; they have counted no pods yet."""
     constraints = hard_spread(pod)
     known = list(nodes) if constraints else []
     checks: list[Check] = [_Spread(pod, constraint, known) for constraint in constraints]
@@ -51,13 +51,13 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
 
 
 def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
-    """Return the constraints that must hold."""
+    """Return the spread constraints that must hold."""
     hard = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
     return () if _too_many_parts(hard) else hard
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the anti-affinity terms that must hold; they hold against pods that come later too."""
+    """Return the anti-affinity terms that must hold; they also apply to pods that are placed later."""
     anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     terms = anti_affinity.required if anti_affinity is not None else ()
     return () if _too_many_parts(terms) else terms
@@ -71,7 +71,7 @@ def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too many, or too large, to be compared with every pod; this itself is bounded."""
+    """Return whether terms are too many, or too large, to compare them with every pod, in bounded time."""
     parts = (part for term in terms for part in _parts(term))
     return next(islice(parts, MOST_PARTS, None), None) is not None
 
@@ -97,9 +97,9 @@ def looks_at_pods(pod: Pod) -> bool:
 
 
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
-    """Return whether ``other`` is one of the pods that ``owner``'s term speaks of.
+    """Return whether a term of ``owner`` selects ``other``.
 
-    Of the labels of namespaces only the name is known: a namespaceSelector selects as if there were no others.
+    Only the name label of a namespace is known: a namespaceSelector selects as if there were no other labels.
     """
     namespace, selector = other.metadata.namespace, term.namespace_selector
     listed = term.namespaces or (() if selector is not None else (owner.metadata.namespace,))
@@ -115,7 +115,7 @@ def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
 def _with_keys(
     selector: LabelSelector | None, keys: tuple[str, ...], operator: str, own: Labels
 ) -> LabelSelector | None:
-    """Return ``selector`` with the pod's own values of ``keys`` added to it."""
+    """Return ``selector`` with requirements for the pod's own values of ``keys``."""
     if selector is None or not keys:
         return selector
     extra = tuple(
@@ -125,10 +125,10 @@ def _with_keys(
 
 
 class _Domains(Counter[tuple[str, str]]):
-    """How many pods are in each domain, which is a label of nodes."""
+    """The number of pods in each topology domain, which is a key and a value of node labels."""
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod on a node with these ``labels`` in its domain by ``key``; without the label it is in none."""
+        """Count a pod in the domain for ``key`` of a node with ``labels``; without that label, count nothing."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign
@@ -136,17 +136,17 @@ class _Domains(Counter[tuple[str, str]]):
                 del self[key, value]
 
     def have(self, labels: Labels) -> bool:
-        """Return whether a pod is in one of the domains of a node."""
+        """Return whether a counted pod is in one of the domains of a node with these ``labels``."""
         if len(self) <= len(labels):
             return any(labels.get(key) == value for key, value in self)
         return any(label in self for label in labels.items())
 
 
 class _AntiAffinity:
-    """No pod that a term speaks of is in the node's domain.
+    """Requires that no term closes the node's domain to the pod.
 
-    The terms are the pod's own, and the others those that they speak of. Or they are those of ``existing`` pods, which
-    speak of this one.
+    The pod's own terms close the domains of the pods that they select. With ``existing``, the terms of placed pods
+    that select this pod close the domains of those placed pods.
     """
 
     def __init__(self, pod: Pod, *, existing: bool) -> None:
@@ -169,7 +169,10 @@ class _AntiAffinity:
 
 
 class _AffinityTerms:
-    """Each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
+    """Requires a matching pod in the node's domain for each term.
+
+    If the terms select the pod itself, and no matching pod is placed yet, the pod may go to any domain.
+    """
 
     def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
         self._pod = pod
@@ -191,10 +194,10 @@ class _AffinityTerms:
 
 
 class _Spread:
-    """The node's domain has not too many more of the pods than the emptiest one.
+    """Requires that the node's domain has at most ``maxSkew`` more selected pods than the domain with the fewest.
 
-    As countPodsMatchSelector of kube-scheduler's podtopologyspread: pods that are being deleted do not count, and an
-    empty selector counts nobody, although it selects the pod itself.
+    As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being deleted do not count, and an
+    empty selector counts no pods, although it selects the pod itself.
     """
 
     def __init__(self, pod: Pod, constraint: TopologySpreadConstraint, nodes: Sequence[Node]) -> None:
@@ -229,7 +232,7 @@ class _Spread:
 
 
 def _counts(pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node) -> bool:
-    """Return whether the constraint looks at the node: it has all keys, and the pod could go there."""
+    """Return whether the node counts for the constraint: it has all topology keys, and passes the node policies."""
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):

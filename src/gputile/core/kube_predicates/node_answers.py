@@ -1,7 +1,7 @@
-"""Keeps what nodes answer to pods, for thousands of nodes at once.
+"""Caches the results of checks, for thousands of nodes at once.
 
-``NodeRefusals`` are answers as numbers, ``StaticAnswers`` what nodes answer by labels, names and taints, and
-``SpareAmounts`` compares what a pod asks for with what nodes have left.
+``NodeRefusals`` has results as numbers, ``StaticAnswers`` has the results for labels, names and taints, and
+``SpareAmounts`` compares the requests of a pod with the free resources of nodes.
 """
 
 from collections import OrderedDict
@@ -19,14 +19,14 @@ from gputile.core.kube_predicates.pod_requests import PODS, TOO_MANY_PODS, Amoun
 from gputile.core.refusal import PredicateRule, Refusal
 
 _LARGEST = 2**62
-"""More than any node has of anything: larger amounts are equal here."""
+"""More than any node has of any resource: larger amounts count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusals:
-    """Why nodes refuse a pod, in their order.
+    """The reasons why nodes refuse a pod, in the order of the nodes.
 
-    ``codes`` has for each node the position of its reason in ``distinct``, -1 where it takes the pod: shape [nodes].
+    ``codes`` has the position of each node's reason in ``distinct``, -1 if the node takes the pod: shape [nodes].
     """
 
     codes: npt.NDArray[np.intp]
@@ -38,28 +38,31 @@ class NodeRefusals:
         return self.codes < 0
 
     def or_else(self, later: "NodeRefusals") -> "NodeRefusals":
-        """Return these reasons, and those of a ``later`` check, with other reasons, for nodes that have none of these.
+        """Return these reasons and, for nodes without a reason, those of a ``later`` check.
 
-        Both are of the same nodes.
+        Both must be for the same nodes, and have no reason in common.
         """
         offset = len(self.distinct)
         added = np.where(later.codes < 0, later.codes, later.codes + offset)
         return NodeRefusals(np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct))
 
     def each(self) -> list[Refusal[PredicateRule] | None]:
-        reasons = (*self.distinct, None)  # the last one is at -1
+        reasons = (*self.distinct, None)  # code -1 is the last item
         return [reasons[code] for code in self.codes.tolist()]
 
 
 def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
-    """Return the answers of nodes from the reason of each, None where it takes the pod."""
+    """Build ``NodeRefusals`` from the reason of each node, None if it takes the pod."""
     position: dict[Refusal[PredicateRule], int] = {}
     codes = [-1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons]
     return NodeRefusals(np.array(codes, np.intp), tuple(position))
 
 
 class StaticAnswers:
-    """What nodes answer to a spec by labels, names and taints. Nodes may be added, and neither change nor go."""
+    """The results of checking a spec against labels, names and taints of nodes.
+
+    Nodes may be added, but must not change or be removed.
+    """
 
     def __init__(self, spec: PodSpec) -> None:
         self._spec = PodSpec(
@@ -80,7 +83,7 @@ class StaticAnswers:
         return self._refusals
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return how much each node is preferred, and how many of its taints are avoided: shape [nodes, 2]."""
+        """Return each node's preference weight, and the number of its taints to avoid: shape [nodes, 2]."""
         if len(nodes) > len(self._weights):
             pairs = [(preferred_weight(self._spec, n), avoided_taints(self._spec, n)) for n in nodes.values()]
             self._weights = np.array(pairs, np.int64).reshape(-1, 2)
@@ -88,24 +91,24 @@ class StaticAnswers:
 
 
 class SpareAmounts:
-    """What is left of each resource that some node offers, node by node."""
+    """The free amount on each node of every resource that some node offers."""
 
     def __init__(self, nodes: Mapping[str, tuple[Amounts, Amounts]]) -> None:
-        """Take for each node what pods may take of it, and what they take."""
+        """Copy ``nodes``: the allocatable and the used amounts of each node."""
         self._nodes = dict(nodes)
         self._row = {name: row for row, name in enumerate(nodes)}
         self._offered = set[str]().union(*(allocatable for allocatable, _ in nodes.values()))
         self._left: dict[str, npt.NDArray[np.int64]] = {}
 
     def update(self, name: str, used: Amounts) -> None:
-        """Take what pods take of a node now."""
+        """Set the used amounts of a node."""
         allocatable, _ = self._nodes[name]
         self._nodes[name] = allocatable, used
         for resource, left in self._left.items():
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return which of ``needs``, and of a place as a pod before them, each node lacks first."""
+        """Return the first of ``needs`` that each node lacks; the number of pods is checked before them."""
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):
@@ -113,7 +116,7 @@ class SpareAmounts:
             codes[(codes < 0) & (left < min(amount, _LARGEST + 1))] = len(distinct)
             distinct.append(TOO_MANY_PODS if not distinct else lacks(name))
             if name not in self._offered:
-                break  # no node has it; pods name any number of resources
+                break  # no node has it, and a pod may name any number of such resources
         return NodeRefusals(codes, tuple(distinct))
 
     def _amounts(self, name: str) -> npt.NDArray[np.int64]:
@@ -133,10 +136,10 @@ Value = TypeVar("Value")
 
 
 class LastAsked(OrderedDict[Key, Value]):
-    """The values that were asked for last, by keys."""
+    """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
-        """Return the value of a key, a new one if there is none; at most ``most`` stay."""
+        """Return the value of a key, and create it if it is missing; keep at most ``most`` values."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()

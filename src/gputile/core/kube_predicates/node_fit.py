@@ -1,7 +1,7 @@
-"""Checks one pod and one node alone, whatever else runs: labels, names and taints.
+"""Checks a pod against a node, independently of all other pods: labels, names and taints.
 
-kube-scheduler's plugins do not look at the operating system that a pod names, and the
-kubelet rejects a pod of another one than the node's (pkg/kubelet/lifecycle of Kubernetes).
+It also checks the operating system: kube-scheduler's plugins ignore it, but the kubelet rejects a pod whose operating
+system is not that of the node (pkg/kubelet/lifecycle of Kubernetes).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node. Where the affinity names nodes, only those are looked at closely."""
+    """Return ``static_reason`` for each node. If the affinity names nodes, only those are checked in full."""
     names = _named_nodes(spec)
     if names is None:
         return [static_reason(spec, node) for node in nodes]
@@ -72,7 +72,7 @@ def avoided_taints(spec: PodSpec, node: Node) -> int:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a label selector selects ``labels``; an absent one selects nothing."""
+    """Return whether a label selector selects ``labels``; None selects nothing."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
@@ -81,7 +81,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _named_nodes(spec: PodSpec) -> set[str] | None:
-    """Return the only nodes that the required affinity can match, as a DaemonSet's pods name one; None for any."""
+    """Return the only nodes that the required affinity can match (one for DaemonSet pods); None for any."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None or affinity.required is None:
         return None
@@ -133,6 +133,6 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
 
 
 def is_integer(text: str) -> bool:
-    """Return whether ``text`` is a 64-bit integer, as Gt and Lt compare."""
+    """Return whether ``text`` is a 64-bit integer, which the operators Gt and Lt compare."""
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdecimal() and len(digits) <= 19 and -(2**63) <= int(text) < 2**63

@@ -1,6 +1,6 @@
-"""Computes what a pod takes of its node: resources, in exact integers, and ports.
+"""Computes what a pod requests of its node: resources, in exact integers, and ports.
 
-GPU resources count too, as totals of the node: that is all that kube-scheduler sees of them.
+GPU resources are included as totals of the node, which is how kube-scheduler counts them.
 """
 
 import math
@@ -19,12 +19,12 @@ MEMORY = "memory"
 PODS = "pods"
 _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
-"""Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
+"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits: a million cores, more than any machine has."""
 MOST_HOST_MIB = 2**40
-"""The same for MiB of a machine's memory: an exbibyte."""
+"""The same limit for MiB of a machine's memory: an exbibyte."""
 PORT_TAKEN = refusal_by(PredicateRule.HOST_PORTS)
 TOO_MANY_PODS = refusal_by(PredicateRule.TOO_MANY_PODS)
-_FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
+_FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order of kube-scheduler's checks
 Amounts = dict[str, int]
 HostPort = tuple[int, str]  # its number and protocol
 _Reader = Callable[[ResourceList], Amounts]
@@ -33,7 +33,7 @@ _Reader = Callable[[ResourceList], Amounts]
 class HostResources(msgspec.Struct, frozen=True, gc=False):
     """Milli-CPU, and MiB of the machine's memory (not of its GPUs).
 
-    There is one for each pod of a cluster, which the collector need not walk.
+    There is one for each pod of a cluster, so garbage collection skips them.
     """
 
     cpu: int = 0
@@ -44,29 +44,29 @@ NO_HOST_RESOURCES = HostResources()
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
-    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
+    """Return the pod's effective requests: cpu in thousandths, everything else in its own unit, rounded up.
 
-    While it is resized in place, what it asks for counts.
+    During an in-place resize, the desired amounts count.
     """
     peak = _peak(spec, _amounts)
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
 def host_request(pod: Pod) -> HostResources:
-    """Return the milli-CPU and the MiB, rounded up, that the pod takes, at most ``MOST_CPU`` and ``MOST_HOST_MIB``.
+    """Return the milli-CPU and MiB that the pod requests, rounded up, at most ``MOST_CPU`` and ``MOST_HOST_MIB``.
 
-    Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
+    Other resources are not read: services call this for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // MIB), MOST_HOST_MIB))
 
 
 def _peak(spec: PodSpec, read: _Reader) -> Amounts:
-    """Return what the pod takes of the resources that ``read`` gives amounts of.
+    """Return the pod's effective requests for the resources that ``read`` extracts.
 
-    Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
-    run beside all sidecars (KEP-753). What is asked for the pod as a whole replaces that (KEP-2837), and the overhead
-    of its RuntimeClass comes on top: ``PodRequests`` of k8s.io/component-helpers.
+    Sidecars run until the end; an init container runs together with the sidecars started before it; the app containers
+    run together with all sidecars (KEP-753). Pod-level requests replace this sum (KEP-2837), and the overhead of the
+    RuntimeClass is added, as in ``PodRequests`` of k8s.io/component-helpers.
     """
     sidecars: Amounts = {}
     peak: Amounts = {}
@@ -89,7 +89,7 @@ def _peak(spec: PodSpec, read: _Reader) -> Amounts:
 
 
 def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
-    """Return what pods may take of the node, as ``host_request`` counts; of ``unknown`` what it does not say."""
+    """Return what pods may use of the node, in the units of ``host_request``; ``unknown`` replaces missing amounts."""
     resources = node.status.allocatable or node.status.capacity
     cpu, memory = resources.get(CPU), resources.get(MEMORY)
     return HostResources(
@@ -99,18 +99,18 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
 
 
 def _container_requests(container: Container, read: _Reader) -> Amounts:
-    """Return one container's requests; where only a limit is set, the request is the limit.
+    """Return one container's requests; if only a limit is set, it is the request.
 
-    An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
+    An invalid or negative amount counts as 0: a GPU request with such an amount is refused when it is parsed.
     """
     return read({**container.resources.limits, **container.resources.requests})
 
 
 def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amounts:
-    """Return what the pod asks for as a whole, with the API server's defaults where a request is missing.
+    """Return the pod-level requests, with the API server's defaults for missing ones.
 
-    For CPU and memory that is what its containers ask for, and the pod's limit where none of them asks; huge pages
-    cannot be overcommitted, and their request is the limit.
+    The default for CPU and memory is the sum of the containers' requests, or the pod's limit if no container has a
+    request. Huge pages cannot be overcommitted, so their default is the limit.
     """
     default = {
         name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
@@ -123,7 +123,7 @@ def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amoun
 
 
 def node_allocatable(node: Node) -> Amounts:
-    """Return what pods may take of the node. An amount that cannot be read, or is negative, is nothing."""
+    """Return what pods may use of the node. An invalid or negative amount counts as 0."""
     resources: ResourceList = node.status.allocatable or node.status.capacity
     return {name: _floor(name, quantity) for name, quantity in resources.items()}
 
@@ -131,7 +131,7 @@ def node_allocatable(node: Node) -> Amounts:
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
 ) -> Iterator[Refusal[PredicateRule]]:
-    """Yield each resource that the node lacks for a pod, its place as a pod first."""
+    """Yield a refusal for each resource that the node lacks for a pod; the number of pods comes first."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         yield TOO_MANY_PODS
     for name, amount in needs.items():
@@ -144,7 +144,7 @@ def lacks(name: str) -> Refusal[PredicateRule]:
 
 
 def _amounts(resources: ResourceList) -> Amounts:
-    """Return amounts rounded up; 0 for one that cannot be read, or is negative."""
+    """Return amounts rounded up; 0 for an invalid or negative one."""
     amounts: Amounts = {}
     for name, quantity in resources.items():
         today = WHOLE_GPU if name == LEGACY_GPU else name
@@ -153,14 +153,14 @@ def _amounts(resources: ResourceList) -> Amounts:
 
 
 def _host_amounts(resources: ResourceList) -> Amounts:
-    """Return CPU and memory as ``_amounts`` does, and nothing else."""
+    """Return only CPU and memory, rounded as by ``_amounts``."""
     return {name: -_floor(name, resources[name], sign=-1) for name in (CPU, MEMORY) if name in resources}
 
 
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
-    """Return ``sign`` times the amount, rounded down; 0 for one that is not a quantity, or negative."""
+    """Return ``sign`` times the amount, rounded down; 0 for an invalid or negative one."""
     if isinstance(quantity, str) and len(quantity) > LONGEST_QUANTITY:
-        return 0  # it is not a quantity, and is not kept
+        return 0  # not a valid quantity, and too long for the cache
     return _scaled(quantity, 1000 if name == CPU else 1, sign)
 
 
@@ -184,9 +184,10 @@ def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the ports that the pod's containers and sidecars take of its node, whatever addresses they name.
+    """Return the host ports of the pod's containers and sidecars; host IPs are ignored.
 
-    The API server writes the ports of containers in the host's network as host ports, so no pod's network is read here.
+    For pods in the host network, the API server sets each container port as a host port, so ``hostNetwork`` is not read
+    here.
     """
     sidecars = (each for each in spec.init_containers if each.ports and each.restart_policy == "Always")
     return tuple(

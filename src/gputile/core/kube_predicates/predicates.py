@@ -1,8 +1,7 @@
-"""Makes kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
+"""Repeats kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
-What it cannot judge counts as no reason: volumes, resource claims, and resizes in place that are under way. What nodes
-answer by labels, names and taints is kept until a node changes, and what a pod's rules about others have counted is
-kept by pod.
+Volumes, resource claims, and in-place resizes in progress are not checked. Results for labels, names and taints are
+cached until a node changes, and the counts of a pod's rules about other pods are cached by pod.
 """
 
 from collections import Counter
@@ -38,14 +37,14 @@ from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
 UNKNOWN_NODE = refusal_by(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
-MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
+MOST_ANSWERS = 500_000  # cached reasons of nodes, over all specs: about 50 MB
 MOST_SPECS = 256
 MOST_QUESTIONS = 32
-MOVES_KEPT = 2048  # pods that come or go until what rules about others have counted is counted anew
+MOVES_KEPT = 2048  # pods added or removed until cached counts of rules about other pods are dropped
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
-    """What a pod takes of its node: amounts, and ports."""
+    """What a pod requests of its node: amounts, and ports."""
 
     amounts: Amounts
     ports: tuple[HostPort, ...]
@@ -53,7 +52,7 @@ class _Needs(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A node and what its pods take of it; never changed, so that snapshots share it."""
+    """What a node offers, and what its pods use of it; immutable, so that snapshots share it."""
 
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
@@ -70,7 +69,7 @@ class _Load:
         return replace(self, used=used, ports=ports)
 
     def obstacles(self, needs: _Needs) -> Iterator[Refusal[PredicateRule]]:
-        """Yield every reason why there is no room for a pod, in the order of kube-scheduler's filters."""
+        """Yield every reason why the pod's requests do not fit, in the order of kube-scheduler's filters."""
         if not self.ports.keys().isdisjoint(needs.ports):
             yield PORT_TAKEN
         yield from insufficient(needs.amounts, self.used, self.allocatable)
@@ -89,7 +88,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """A pod, and what its rules about others have counted of the first ``seen`` moves."""
+    """The checks of a pod's rules about other pods, which have counted the first ``seen`` moves."""
 
     pod: Pod
     checks: list[Check]
@@ -110,10 +109,10 @@ class Predicates:
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[tuple[Pod, Node, int]] = []  # who came (1) or went (-1) since there are questions
+        self._moves: list[tuple[Pod, Node, int]] = []  # pods added (1) or removed (-1) since the first cached check
 
     def snapshot(self) -> "Predicates":
-        """Return a private copy, which may be changed and forgotten; it has no answers yet."""
+        """Return a private copy, which may be changed and discarded; its caches are empty."""
         copy = Predicates(())
         copy._nodes, copy._loads = self._nodes.copy(), self._loads.copy()
         copy._guests, copy._repelling = self._guests.copy(), self._repelling.copy()
@@ -123,7 +122,7 @@ class Predicates:
     # -- facts
 
     def put_node(self, node: Node) -> None:
-        """Count a node; pods that were placed on it count there."""
+        """Add or replace a node; pods that were placed on it are counted."""
         name = node.metadata.name
         known = name in self._nodes
         self._nodes[name] = node
@@ -134,15 +133,15 @@ class Predicates:
         self._forget_answers(static=known)
 
     def drop_node(self, name: str) -> None:
-        """Count a node no longer; its pods count again when it comes back."""
+        """Remove a node; its pods are counted again when it comes back."""
         if self._loads.pop(name, None) is not None:
             del self._nodes[name]
             self._forget_answers(static=True)
 
     def place(self, pod: Pod, node_name: str) -> None:
-        """Count ``pod`` as running on the node, under its UID. A finished pod, or one that is placed, counts nothing.
+        """Count ``pod`` as running on the node, under its UID. A finished or already placed pod is ignored.
 
-        On an unknown node it counts nothing until the node comes.
+        On an unknown node, the pod is counted only when the node is added.
         """
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
@@ -156,7 +155,7 @@ class Predicates:
         self._move(guest, 1)
 
     def remove(self, uid: str) -> str:
-        """Count a pod no longer; return the node that it was on, "" for none."""
+        """Remove a pod; return the node that it was on, "" if it was not placed."""
         guest = self._guests.pop(uid, None)
         if guest is None:
             return ""
@@ -180,15 +179,15 @@ class Predicates:
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that the pod may go to whatever other pods' labels are."""
+        """Return the names of the nodes that the pod may go to if rules between pods are ignored."""
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
-        """Return for each node, in order, why the pod may not go there; None where it may."""
+        """Return for each node, in order, why the pod may not go there; None if it may."""
         return dict(zip(self._nodes, self.refusals(pod).each(), strict=True))
 
     def refusals(self, pod: Pod) -> NodeRefusals:
-        """Return why the pod may not go to nodes, in the order of ``node_names``."""
+        """Return why each node refuses the pod, in the order of ``node_names``."""
         found = self.refusals_alone(pod)
         if not self.concerns_others(pod):
             return found
@@ -197,7 +196,7 @@ class Predicates:
         return found.or_else(node_refusals(_broken(checks, node) if is_open else None for node, is_open in nodes))
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why the pod may not go to nodes whatever other pods' labels are, in the order of ``node_names``."""
+        """Return why each node refuses the pod, in the order of ``node_names``; rules between pods are ignored."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
@@ -207,7 +206,7 @@ class Predicates:
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return 0 to 500 for what the pod prefers: its node affinity, and few PreferNoSchedule taints.
+        """Return scores of 0 to 500 for the pod's preferences: node affinity, and few PreferNoSchedule taints.
 
         ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
         kube-scheduler. Shape [rows].
@@ -224,7 +223,7 @@ class Predicates:
         return bool(self._repelling) or looks_at_pods(pod)
 
     def repelling(self) -> Iterable[Pod]:
-        """Return the pods whose anti-affinity holds against pods that come later."""
+        """Return the placed pods with anti-affinity terms, which also apply to pods that are placed later."""
         return (guest.pod for guest in self._repelling.values())
 
     # -- questions about one node
@@ -233,7 +232,7 @@ class Predicates:
         return [guest.pod for guest in self._on_node.get(name, {}).values()]
 
     def reason(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
-        """Return why the pod may not go to one node, None where it may; no other node is judged."""
+        """Return why the pod may not go to one node; None if it may. No other node is checked."""
         node = self._nodes.get(name)
         if node is None:
             return UNKNOWN_NODE
@@ -253,13 +252,13 @@ class Predicates:
         return list(dict.fromkeys(found))
 
     def needs(self, pod: Pod) -> Amounts:
-        """Return what the pod takes of a node, its place as a pod included."""
+        """Return what the pod requests of a node, including 1 of the resource ``pods``."""
         return self._asked(pod.spec)[0].amounts | {PODS: 1}
 
-    # -- within
+    # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return the guests of a node, to be changed: a snapshot may share them until then."""
+        """Return the guests of a node for a change; copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -294,7 +293,7 @@ class Predicates:
         return needs, self._static.find(key, lambda: StaticAnswers(spec), most)
 
     def _checks(self, pod: Pod) -> list[Check]:
-        """Return the checks of a pod, with everybody counted who is placed now."""
+        """Return the checks of a pod, which have counted all placed pods."""
         question = self._questions.find(id(pod), lambda: self._counted(pod), MOST_QUESTIONS)
         for other, node, sign in self._moves[question.seen :]:
             for check in question.checks:
@@ -313,7 +312,7 @@ class Predicates:
 
 
 def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | None:
-    """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
+    """Return the first rule about other pods that excludes the node; None if there is none."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
@@ -323,6 +322,6 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return what is equal for specs that all nodes answer alike by labels, names and taints."""
+    """Return a key that is equal for specs whose checks of labels, names and taints always agree."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode((spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity))

@@ -1,1 +1,1 @@
-"""Keeps which pod holds which GPUs: a cache, kept by events, of the allocations that pods carry."""
+"""Records which pod holds which GPUs: a cache of the allocations of pods, updated by events."""

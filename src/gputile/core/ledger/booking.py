@@ -1,4 +1,4 @@
-"""Reads from a pod which GPUs of its node it has."""
+"""Builds the booking of a bound pod: the GPUs of its node that it holds."""
 
 from collections.abc import Callable
 
@@ -11,24 +11,24 @@ from gputile.core.devices.request import Request, RequestError, RequestKind, Sha
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 DOUBTED = float("-inf")
-"""``Booking.assumed_at`` of a pod that has to be read at once."""
+"""``Booking.assumed_at`` of a pod that has to be read from the API server at once."""
 
 
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What one pod holds. Bookings are equal that differ in ``version`` only.
+    """What one pod holds. Bookings that differ only in ``version`` are equal.
 
-    ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
-    allocation: nobody knows yet which GPUs it is on, ``problem`` says why, and ``asked_mib`` how much memory it
-    asks for over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a bind, or of a
-    reading of the pod, that the watch has not confirmed yet, None once it has.
+    ``allocation`` is None for a bound pod that requests GPUs and has no readable allocation: its GPUs are unknown, and
+    ``problem`` is the reason. ``asked_mib`` is the memory that the pod requests over all GPUs (0 for whole GPUs).
+    ``assumed_at`` is the monotonic time in seconds of a Binding, or of a read of the pod, that the watch has not
+    confirmed yet; None if it has.
 
-    ``host`` is what the pod asks for of the machine beside its GPUs.
+    ``host`` is the pod's request for CPU and memory of the machine.
 
-    ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
-    places the plan has. A ``reserved`` booking is a reservation: the GPUs are kept for a pod that no Binding has been
-    sent for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks that of the pod whose Binding begins the
-    plan. ``version`` is the newest version of the pod that is known to carry the reservation; of a pod that was read,
-    the version that was. ``preemption`` marks a place that other pods leave for a pod of higher priority.
+    ``plan`` is the plan that the pod's reservation belongs to, "" for none, and ``plan_size`` is the number of
+    reservations in the plan. A ``reserved`` booking is a reservation: no Binding of the pod has been sent, and the GPUs
+    are reserved until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the pod of a plan that is bound first.
+    ``version`` is the newest resourceVersion of the pod that is known to have the reservation, or the version that was
+    read. ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
     """
 
     uid: str
@@ -60,7 +60,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def begun(self) -> bool:
-        """Whether the pod is bound for certain: what is assumed may be refused yet."""
+        """Whether the pod is certainly bound: an assumed Binding may still fail."""
         return not self.reserved and self.assumed_at is None
 
     @property
@@ -69,7 +69,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def whole(self) -> bool:
-        """Whether the pod has its GPUs for itself."""
+        """Whether the pod has whole GPUs."""
         return self.allocation is not None and self.allocation.whole
 
     @property
@@ -81,10 +81,10 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return any(share.uuid == uuid for share in self.gpus)
 
     def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
-        """Return the MiB and the percent that ``share`` takes of a GPU that has ``total_mib``.
+        """Return the MiB and the percent of compute that ``share`` takes of a GPU with ``total_mib``.
 
-        Of a GPU that a pod has for itself that is all of it, whatever the share says: nobody else gets the GPU. Of
-        one that ``replicas`` pods have in turns it is that part: all of them together have the GPU.
+        A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets it. If ``replicas``
+        pods use the GPU in turns, each takes an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas
@@ -92,7 +92,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def frees(before: Booking | None, after: Booking | None) -> bool:
-    """Return whether GPUs may be free because a pod has now ``after`` instead of ``before``; on the same node too."""
+    """Return whether GPUs may be free because a pod now has ``after`` instead of ``before``, even on the same node."""
     if before is None:
         return False
     return after is None or (before.node, before.gpus) != (after.node, after.gpus)
@@ -101,8 +101,8 @@ def frees(before: Booking | None, after: Booking | None) -> bool:
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking of ``pod``; None if it is not bound, is finished (U4), or has no GPU.
 
-    A bound pod that asks for GPUs and carries no readable allocation gets a booking without GPUs. An allocation
-    on a pod that asks for none means nothing: anybody could have written it.
+    A bound pod that requests GPUs and has no readable allocation gets a booking without GPUs. The allocation of a pod
+    that requests none is ignored: anybody could have written it.
     """
     if not pod.spec.node_name or pod.finished:
         return None
@@ -134,7 +134,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
 
 
 def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None, str]:
-    """Return what a bound pod holds, or why nobody knows."""
+    """Return the allocation of a bound pod, or why it is unknown."""
     text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
     if text is None:
         return None, f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
@@ -151,9 +151,9 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
 
 
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
-    """Return what a pod holds where its allocation claims less than it asks for: the kubelet gives what is asked.
+    """Raise an allocation to at least what the pod requests, since the kubelet allocates what is requested.
 
-    What is missing is booked on each of its GPUs, since it could be on any of them.
+    A missing amount is added on each of its GPUs, since it could be on any of them.
     """
     if shape.kind is not RequestKind.SHARED:
         return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)

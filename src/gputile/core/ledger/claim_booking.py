@@ -1,7 +1,7 @@
-"""Keeps the ResourceClaims that concern gputile, and turns their allocations into bookings.
+"""Stores the ResourceClaims for gputile's GPUs, and turns their allocations into bookings.
 
-kube-scheduler writes allocations, and counts them itself. The ledger follows: a claim's booking, under the claim's UID,
-exists exactly while the claim has an allocation.
+kube-scheduler writes these allocations, and counts them itself. The ledger follows: it has a booking under the claim's
+UID as long as the claim has an allocation.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from gputile.core.ledger.node_info import NodeInfo
 
 
 class Claims:
-    """The last word on each claim that asks for, or has, GPUs of gputile's."""
+    """The latest version of each claim that requests, or has, GPUs of gputile."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, ResourceClaim] = {}
@@ -53,7 +53,7 @@ class Claims:
             del self._uids[claim.key]
 
     def of_pod(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Yield the pod's claims for GPUs, in the order in which kube-scheduler allocates them, as far as known."""
+        """Yield the known GPU claims of the pod, in the order in which kube-scheduler allocates them."""
         for name in claims_of(pod):
             uid = self._uids.get(f"{pod.metadata.namespace}/{name}")
             if uid is not None:
@@ -61,14 +61,14 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim: gputile's pools are named after nodes; "" where nothing is allocated."""
+    """Return the node of an allocated claim, whose pool has the name of the node; "" without an allocation."""
     return next((each.pool for each in claim.gpus), "")
 
 
 def claim_booking(claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str) -> Booking | None:
-    """Return the booking of an allocated claim, None where it has no GPU.
+    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access do not count).
 
-    ``node_info`` is that of ``claim_node``. A device that the node does not have makes a booking without GPUs.
+    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the booking has no GPUs.
     """
     node, held = claim_node(claim), [each for each in claim.gpus if not each.admin_access]
     if not held:

@@ -17,10 +17,10 @@ class PodApplied:
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """A pod was read from the API server itself, ahead of the watch, at ``read_at`` (monotonic time in seconds).
+    """A pod was read directly from the API server, ahead of the watch, at ``read_at`` (monotonic time in seconds).
 
-    The watch and lists may be older, and a list may not have the pod yet. So what it holds counts as assumed until the
-    watch reports it, and older versions are ignored.
+    The watch and lists may be older, and a list may not have the pod yet. So the pod's booking counts as assumed until
+    the watch reports it, and older versions are ignored.
     """
 
     pod: Pod
@@ -36,9 +36,9 @@ class PodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodsReplaced:
-    """A complete list of the cluster's pods: what is bound and not in it is gone.
+    """A complete list of the cluster's pods: bound pods that it does not have are gone.
 
-    ``unreadable`` are UIDs of pods that exist and cannot be read: they stay as they are known.
+    ``unreadable`` are the UIDs of pods that exist and cannot be parsed: their known state stays.
     """
 
     pods: Sequence[Pod]
@@ -61,7 +61,7 @@ class NodeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class NodesReplaced:
-    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes that stay as they are known."""
+    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes whose known state stays."""
 
     nodes: Sequence[Node]
     unreadable: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class ClaimDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsReplaced:
-    """A complete list of the cluster's claims. ``unreadable`` are UIDs of claims that stay as they are known."""
+    """A complete list of the cluster's claims. ``unreadable`` are UIDs of claims whose known state stays."""
 
     claims: Sequence[ResourceClaim]
     unreadable: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class ClaimsReplaced:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A Binding is about to be sent: its GPUs are taken until the watch confirms it or it is forgotten."""
+    """A Binding is about to be sent: its GPUs are booked until the watch confirms it or it is forgotten."""
 
     booking: Booking
 
@@ -105,9 +105,9 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """A complete list shows a pod unbound: whether its Binding still counts has to be read from the API server.
+    """A complete list shows a bound pod as unbound, so the pod has to be read from the API server.
 
-    Either the list is older than the Binding, or etcd was restored from a backup that is.
+    Either the list is older than the Binding, or etcd was restored from a backup that is older.
     """
 
     uid: str
@@ -115,14 +115,14 @@ class Doubted:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A Binding was certainly not executed: what was assumed for the pod is free again."""
+    """A Binding was certainly not executed: the GPUs that were assumed for the pod are free again."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is ``now_ns`` (Unix time in nanoseconds): reservations that have expired by then are released."""
+    """The time is now ``now_ns`` (Unix time in nanoseconds): expired reservations are released."""
 
     now_ns: int
 

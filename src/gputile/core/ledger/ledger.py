@@ -1,8 +1,8 @@
-"""Keeps nodes and bookings by events; the arrays that placement reads are the table's.
+"""Updates nodes and bookings by events; its node table has the arrays that placement reads.
 
-The API server is the store; this is a cache of it that a list of nodes and pods rebuilds (design: "the API server
-is the ledger"). Whatever order events come in, the state depends only on the last word on each object and on what
-is assumed: tests compare it with a ledger rebuilt from the objects.
+The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and pods. In whatever order
+events arrive, its state depends only on the latest version of each object and on assumed bookings: tests compare it
+with a ledger rebuilt from the objects.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Set
@@ -39,15 +39,15 @@ from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.node_table import NodeTable, NonGpuPods
 from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
 
-_A_STEP = 128  # pods that are released before others are let in
+_A_STEP = 128  # the number of pods to release before other tasks may run
 
 
 class LedgerError(Exception):
-    """A booking contradicts what the ledger holds."""
+    """A booking contradicts those in the ledger."""
 
 
 class Ledger:
-    """What each pod holds on which node. Not thread-safe: one event loop owns it, and one thread each snapshot."""
+    """The bookings of all pods. Not thread-safe: one event loop owns it, and each snapshot is owned by one thread."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -65,9 +65,9 @@ class Ledger:
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy on which a plan is computed: it takes the same events, and is forgotten afterwards.
+        """Return a private copy to compute a plan on: it accepts the same events, and is discarded afterwards.
 
-        What is copied is arrays and maps. What they hold never changes, or is copied before it does.
+        Arrays and maps are copied. Their values are immutable, or are copied before they are changed.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
@@ -83,10 +83,10 @@ class Ledger:
     # -- events
 
     def apply(self, event: LedgerEvent) -> None:
-        """Take in one event.
+        """Apply one event.
 
         Raises:
-            LedgerError: an ``Assumed`` for a pod that already holds something elsewhere.
+            LedgerError: an ``Assumed`` for a pod that already holds GPUs.
         """
         match event:
             case PodApplied(pod):
@@ -148,7 +148,7 @@ class Ledger:
         held = self._bookings.get(uid)
         self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
         if booking is None:
-            # A pod is never unbound: an unbound one that holds something is news from before its Binding.
+            # A pod is never unbound again: if an unbound pod has a booking, this version is older than its Binding.
             if pod.finished or pod.spec.node_name:
                 self._reservations.put(uid, None)
                 self._release(uid)
@@ -195,7 +195,7 @@ class Ledger:
                 self._book(booking)
 
     def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node anew: the devices that they name may be other GPUs now, or unknown."""
+        """Book the claims on a node again: the devices that they name may now be other GPUs, or unknown."""
         for uid in list(self._on_node.get(node, ())):
             claim = self.claims.get(uid)
             if claim is not None:
@@ -229,10 +229,11 @@ class Ledger:
             self._release(uid)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
-        """Release, in steps, what pods have that a list no longer names; ``there`` are the UIDs of those that it names.
+        """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs in the list.
 
-        Claims stay: another list has these. What is assumed or was read stays, also between two steps: the list may be
-        older than that, and whoever brought it looks after it. No watch of pods may go on meanwhile.
+        Bookings of claims stay, since claims are listed separately. Assumed bookings, and those of pods that were read,
+        also stay, even if they are added between two steps: the list may be older than they are, and they are confirmed
+        or taken back later. The watch of pods must be paused meanwhile.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -276,7 +277,7 @@ class Ledger:
             self._reread_claims(name)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on unknown GPUs: any GPU could be the one it is on."""
+        """Block the node while a pod is on unknown GPUs: it could be on any of them."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     # -- bookings
@@ -292,14 +293,14 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return the bookings on a node, to be changed: a snapshot may share them until then."""
+        """Return the bookings on a node for a change; copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
         return self._on_node[node]
 
     def _restate(self, booking: Booking) -> None:
-        """Replace a booking by one that differs only in how certain it is."""
+        """Replace a booking by one that differs only in confirmation or version."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
         self._plans.put(booking)
 
@@ -341,11 +342,11 @@ class Ledger:
         yield from self._on_node.get(name, {}).values()
 
     def plan(self, name: str) -> PlanBookings:
-        """Return what a gang's plan gave; an unknown plan gave nothing."""
+        """Return the bookings of a gang's plan; an unknown plan has none."""
         return self._plans.of(name)
 
     def reserved(self) -> Iterator[Booking]:
-        """Yield the reservations that keep GPUs now."""
+        """Yield the reservations that are in force."""
         for uid in self._reservations.uids():
             booking = self._bookings.get(uid)
             if booking is not None and booking.reserved:
@@ -355,9 +356,9 @@ class Ledger:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the pods on a node that hold GPUs nobody knows: they name none, or one that the node does not have.
+        """Return the bookings on a node whose GPUs are unknown: they name none, or one that the node does not have.
 
-        A place that is kept for a pod is not among them: the pod is not on the node yet.
+        Reservations are not included: their pods are not on the node yet.
         """
         row = self.row_of.get(node)
         return [
@@ -367,5 +368,5 @@ class Ledger:
         ]
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""
+        """Return the unconfirmed bookings that were assumed at least ``age`` seconds before ``now`` (monotonic)."""
         return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]

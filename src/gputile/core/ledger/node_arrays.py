@@ -1,7 +1,7 @@
 """Holds the ledger's arrays: one row for each node, one column for each GPU.
 
-All of it is derived from the nodes and the bookings, and changed by them alone; placement reads it. Rows and
-columns grow by doubling. A row without a node has no usable GPU.
+The arrays are derived from nodes and bookings, and change only with these; placement reads them. Rows and columns grow
+by doubling. A row without a node has no usable GPU.
 """
 
 import numpy as np
@@ -18,7 +18,8 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 def group_number(name: str) -> int:
     """Return the number of a trust group in ``NodeArrays.group``.
 
-    It is Python's hash of 64 bits, keyed anew in each process: nobody finds two names with one number. It is never -1.
+    It is Python's 64-bit hash with a random key in each process, so nobody can construct two names with one number. It
+    is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
     """
     return hash(name) or 1
 
@@ -27,15 +28,15 @@ class NodeArrays:
     """Arrays of shape [rows, GPUs] unless said otherwise.
 
     ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and ``host_mib``
-    are wide enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU. ``usable``: the
-    GPU exists and is healthy. ``model``: a number for its model. ``group``: number of the trust group whose pods are on
-    the GPU, ``NO_GROUP`` or ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
+    are wide enough for any sum of amounts in annotations and pods. ``pods``: pods on the GPU. ``usable``: the GPU
+    exists and is healthy. ``model``: a number for its model. ``group``: the number of the trust group whose pods are
+    on the GPU, ``NO_GROUP`` or ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
 
-    Of shape [rows]: ``serving_mode``: what the node takes. ``spread``: whether pods go to the less used GPU.
-    ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: its memory unit in MiB. ``grouped``: whether its GPUs
-    hold one trust group only. ``packed``: whether its GPUs are chosen by what later pods will want. ``by_claims``:
-    whether ResourceClaims ask for them. ``all_cpu`` and ``all_host_mib``: the milli-CPU and the MiB of the machine's
-    memory that pods may take of it. ``cpu`` and ``host_mib``: what they have left of that.
+    Of shape [rows]: ``serving_mode``: the GPU requests that the node serves. ``spread``: whether pods go to the least
+    used GPU. ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: the node's memory unit in MiB. ``grouped``:
+    whether each GPU may hold pods of one trust group only. ``packed``: whether GPUs are chosen by the policy
+    ``packing``. ``by_claims``: whether GPUs are requested by ResourceClaims. ``all_cpu`` and ``all_host_mib``: the
+    milli-CPU and the MiB of the machine's memory that pods may use. ``cpu`` and ``host_mib``: what is left of these.
     """
 
     def __init__(self, rows: int = 16, gpus: int = 8) -> None:
@@ -92,7 +93,7 @@ class NodeArrays:
 
 
 class Changes:
-    """A bounded log of the rows that changed. Readers that fall behind further than it reaches recompute all rows."""
+    """A bounded log of the rows that changed. Readers that are further behind than it reaches recompute all rows."""
 
     def __init__(self, keep: int = 4096) -> None:
         self._keep = keep
@@ -111,7 +112,7 @@ class Changes:
             del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
-        """Return the distinct rows that changed since ``position``, None where the log does not reach back so far."""
+        """Return the distinct rows that changed since ``position``; None if the log does not reach back so far."""
         if position < self._base:
             return None
         # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.

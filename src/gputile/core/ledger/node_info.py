@@ -32,14 +32,14 @@ from gputile.core.devices.inventory import (
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable
 
 UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
-"""What a node has that does not say: enough for its GPUs."""
+"""The CPU and memory assumed for a node that reports none: enough for its GPUs."""
 
 
 class ServingMode(IntEnum):
-    """What a node takes.
+    """The GPU requests that a node serves.
 
-    OTHER_PLUGIN is a node whose whole GPUs another device plugin hands out; SLICED one that gives each whole GPU to
-    several pods, in turns; BLOCKED one that takes nothing while a pod on it holds GPUs that nobody knows.
+    OTHER_PLUGIN: another device plugin manages the node's whole GPUs. SLICED: several pods use each whole GPU in turns
+    (time-slicing). BLOCKED: the node takes no pods while a pod on it holds unknown GPUs.
     """
 
     NOTHING = 0
@@ -55,7 +55,7 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        It does where gputile books particular GPUs; not on a node without GPUs, of another plugin, or time-sliced.
+        It does if gputile books particular GPUs of it, but not if its GPUs are time-sliced or another plugin's.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -69,14 +69,13 @@ _SERVING_MODE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
+    """The validated content of a Node. ``problem`` is the reason why a node serves nothing, "" if nothing is wrong.
 
-    ``host`` is what pods may take of it beside GPUs. ``configured_unit_mib`` is the memory unit that the cluster's
-    configuration has for all nodes, ``unit_mib`` the one that is in force on this one. ``closed`` says whether
-    Kubernetes lets it take no new pods now: it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be
-    booked all the same. ``checked`` is what kube-scheduler checks of the node alone: its name, labels and taints; None
-    where it has no GPUs. ``by_claims`` is whether it offers its GPUs by ResourceClaims: kube-scheduler then allocates
-    the first GPU that fits, by index.
+    ``host`` is the CPU and memory that pods may use. ``configured_unit_mib`` is the memory unit that the cluster's
+    configuration has for all nodes, ``unit_mib`` the one in force on this node. ``closed``: the node takes no new pods
+    now, since it is cordoned or not ready, or its kubelet offers no GPUs; its GPUs can still be booked. ``checked`` has
+    the name, labels and taints that kube-scheduler checks, and is None if the node has no GPUs. ``by_claims``: the node
+    offers its GPUs by ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
     """
 
     name: str
@@ -96,14 +95,14 @@ class NodeInfo:
     by_claims: bool = False
 
     def gpu_total(self, position: int) -> int:
-        """Return the MiB of a GPU that can be given away: whole units of it where pods ask for units."""
+        """Return the MiB of a GPU that can be allocated: whole memory units if pods request units."""
         gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
         return gpu.mib
 
     def column(self, uuid: str) -> int | None:
-        """Return the position of a GPU, None where the node does not have it."""
+        """Return the position of a GPU; None if the node does not have it."""
         for column, gpu in enumerate(self.inventory.gpus):
             if gpu.uuid == uuid:
                 return column
@@ -111,7 +110,7 @@ class NodeInfo:
 
     @property
     def replicas(self) -> int:
-        """How many pods have each whole GPU in turns; 0 where a GPU is for one alone, or given in parts."""
+        """How many pods use each whole GPU in turns; 0 without time-slicing."""
         return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
 
     @property
@@ -120,7 +119,7 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether a pod has the memory of its GPUs for itself, alone or by a limit, as far as gputile knows."""
+        """Whether each pod's GPU memory is protected from other pods; False if gputile does not know."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 
@@ -129,10 +128,10 @@ UNLIMITED_PODS = 2**31 - 1
 
 
 def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
-    """Return what ``node`` says about its GPUs.
+    """Read a Node's GPUs and settings.
 
-    The mode and the unit that the node's agent has in force go before the label and the configuration: a change
-    that is held while GPU pods run (M12) has not happened yet.
+    The mode and unit that the node's agent reports as in force take precedence over label and configuration: while GPU
+    pods run, a change is postponed (M12).
     """
     meta = node.metadata
     inventory, unreadable = _inventory(meta)
@@ -171,9 +170,10 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that most nodes with an agent count in, None where there is no such node.
+    """Return the memory unit in MiB that most nodes with an agent use; None if there is no such node.
 
-    While a change of the unit goes on they differ; of two units of as many nodes it is the smaller one.
+    Nodes differ while a change of the unit is in progress. If two units have the same number of nodes, return the
+    smaller one.
     """
     found = Counter(node_info_of(node, Configuration()).inventory.unit_mib for node in nodes)
     del found[0]
@@ -188,7 +188,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return what the node's agent has reported, and why that cannot be read, "" where it can."""
+    """Return the inventory that the node's agent has reported, and why it cannot be read, "" if it can."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""
@@ -197,7 +197,7 @@ def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
 
 
 def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
-    """Return the mode in force, or None and why it is none."""
+    """Return the mode in force, or None and the reason why it is invalid."""
     label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     in_force = inventory.mode or label
     if in_force in MODES:
@@ -212,12 +212,12 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
     if placement not in PLACEMENTS:
         return configuration.placement
     if placement == "packing" and configuration.placement != "packing":
-        return "binpack"  # what later pods will want is learnt only where the whole cluster goes by it
+        return "binpack"  # prices exist only if packing is the policy of the whole cluster
     return placement
 
 
 def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:
-    """Return which requests a node serves where nothing is wrong with it."""
+    """Return which requests a node without problems serves."""
     if inventory.gpus and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED
@@ -236,10 +236,9 @@ _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 
 
 def closed_by(node: Node) -> str | None:
-    """Return why Kubernetes lets a node take no pods now, None where it does.
+    """Return why Kubernetes schedules no pods to the node now; None if it does.
 
-    Taints that say what state a node is in are such a reason; those that people set are not, since pods with GPUs
-    tolerate them.
+    Taints for a node's condition are a reason; taints that people set are not, since GPU pods tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
         return "it is not ready"
@@ -250,10 +249,10 @@ def closed_by(node: Node) -> str | None:
 
 
 def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> str | None:
-    """Return which of the GPUs that a node's agent reported its kubelet does not offer, None where it offers some.
+    """Return a reason if the kubelet offers none of the healthy GPUs that the node's agent reported; None otherwise.
 
-    GPUs that are all unhealthy, or booked, are no reason. Nor is an agent that is silent: as long as the kubelet offers
-    its GPUs, kube-scheduler and the extender place pods there.
+    If all GPUs are unhealthy or booked, that is no reason. Nor is a silent agent: as long as the kubelet offers its
+    GPUs, kube-scheduler and the extender place pods there.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

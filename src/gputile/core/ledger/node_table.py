@@ -1,6 +1,6 @@
-"""Keeps the nodes as rows of arrays, and counts there what pods take of them.
+"""Stores the nodes as rows of arrays, and counts there what pods use of them.
 
-``NodeTable`` knows neither pods nor events: the ledger says which booking is counted and which no more.
+``NodeTable`` knows neither pods nor events: the ledger calls it for each booking that is added or removed.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,7 +14,7 @@ from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
 class NodeTable:
-    """One row a node; rows of nodes that are gone are used again."""
+    """One row for each node; rows of deleted nodes are reused."""
 
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()
@@ -33,7 +33,7 @@ class NodeTable:
     # -- nodes
 
     def put(self, node_info: NodeInfo) -> int | None:
-        """Write down a node as if nothing were booked on it; return its row, None where nothing of it has changed."""
+        """Store a node without any bookings; return its row, None if the node has not changed."""
         row = self.row_of.get(node_info.name)
         if row is not None and self._node_info[row] == node_info:
             return None
@@ -68,11 +68,10 @@ class NodeTable:
         return row
 
     def block(self, row: int, *, blocked: bool) -> None:
-        """Let a node take nothing, or again what it serves.
+        """Block a node so that it takes no pods, or unblock it.
 
-        A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and GPUs
-        that another device plugin hands out are known to nobody but it. So does a node of claims: kube-scheduler counts
-        there.
+        A node that serves nothing is not blocked: its problem is the better reason. Nor is a node whose GPUs gputile
+        does not book one by one (``ServingMode.blocks``), or a node of claims, since kube-scheduler counts there.
         """
         node_info = self._node_info[row]
         blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
@@ -88,9 +87,9 @@ class NodeTable:
     # -- what is booked
 
     def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
-        """Count a booking that came to the node in ``row`` (1), or went (-1). Return ``knows_gpus``.
+        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are known.
 
-        ``there`` are the bookings on the node from now on.
+        ``there`` are the bookings on the node after the change.
         """
         arrays, node_info, known = self.node_arrays, self._node_info[row], booking.allocation is not None
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
@@ -109,7 +108,7 @@ class NodeTable:
         return known
 
     def charge(self, row: int, host: HostResources) -> None:
-        """Take CPU and memory from the node in ``row``; negative amounts come back."""
+        """Subtract CPU and memory from what the node in ``row`` has left; negative amounts are added."""
         self.node_arrays.cpu[row] -= host.cpu
         self.node_arrays.host_mib[row] -= host.mib
 
@@ -129,7 +128,7 @@ class NodeTable:
 
 
 class NonGpuPods:
-    """The bound pods without a booking, and what they ask for on each node."""
+    """The bound pods without a booking, and the sum of their requests on each node."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[str, HostResources]] = {}  # by UID
@@ -141,11 +140,11 @@ class NonGpuPods:
         return twin
 
     def on_node(self, name: str) -> HostResources:
-        """Return what such pods ask for on a node."""
+        """Return the sum of the requests of such pods on a node."""
         return self._on_node.get(name, NO_HOST_RESOURCES)
 
     def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
-        """Take in a pod without a booking; return by how much that changes what is in use of which nodes."""
+        """Add or update a pod without a booking; return by how much the usage of each node changes."""
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod) if node else NO_HOST_RESOURCES
         if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
@@ -157,7 +156,7 @@ class NonGpuPods:
         return (*changes, self._add(node, host))
 
     def drop(self, uid: str) -> tuple[tuple[str, HostResources], ...]:
-        """Forget a pod; return by how much that changes what is in use of which node."""
+        """Remove a pod; return by how much the usage of its node changes."""
         node, host = self._held.pop(uid, ("", NO_HOST_RESOURCES))
         return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
 

@@ -1,4 +1,4 @@
-"""Keeps reservations, and the plans that gave them.
+"""Stores reservations, and the plans that they belong to.
 
 A reservation is a booking of GPUs for a pod that is not bound yet.
 """
@@ -14,9 +14,9 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation that ``pod`` carries, as a booking; None where it reserves no GPUs.
+    """Return the reservation in the annotation of ``pod`` as a booking; None if it reserves no GPUs.
 
-    A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
+    A reservation counts only if it matches the pod's request, because the Binding copies it unchanged.
     """
     if pod.spec.node_name or pod.finished:
         return None
@@ -62,9 +62,9 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 
 
 class Reservations:
-    """The reservation that each pod carries, whether it is in force, has expired, or its Binding is in progress.
+    """The reservations of all pods: in force, expired, or with a Binding in flight.
 
-    Expired ones are kept: a clock that jumped ahead, and was set right, brings them back.
+    Expired ones stay stored, since they become valid again if a clock that was ahead is corrected.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Reservations:
         return twin
 
     def put(self, uid: str, reservation: Booking | None) -> None:
-        """Store the reservation that a pod carries, or that it carries none."""
+        """Store the reservation of a pod; None removes it."""
         if reservation is not None:
             self._by_uid[uid] = reservation
         else:
@@ -91,14 +91,15 @@ class Reservations:
         return self._by_uid.keys()
 
     def keep_only(self, *uids: Container[str]) -> None:
-        """Drop the reservations of pods that are in none of these."""
+        """Drop the reservations of pods whose UIDs are in none of these collections."""
         for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:
             del self._by_uid[uid]
 
     def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
-        """Set the time to ``now_ns`` (Unix time in nanoseconds); return whose reservations have expired, or are back.
+        """Set the time to ``now_ns`` (Unix time in nanoseconds).
 
-        Some are back where the clock was set back.
+        Return the UIDs of the pods whose reservations have expired, and of those whose reservations are valid again
+        because the clock was set back.
         """
         before, self._now_ns = self._now_ns, now_ns
         first, last = min(before, now_ns), max(before, now_ns)
@@ -108,9 +109,10 @@ class Reservations:
 
 @dataclass(slots=True)
 class PlanBookings:
-    """The bookings that a plan gave, reserved and taken, by UID.
+    """The bookings of a plan by UID, both reservations and those of bound pods.
 
-    ``begun`` are those whose pods are bound for certain, ``first`` those that begin the plan: one of a sound plan.
+    ``begun`` has the UIDs of the pods that are certainly bound. ``first`` has the bookings of the pods to bind first: a
+    valid plan has one.
     """
 
     members: dict[str, Booking] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class PlanBookings:
 
 
 class BookedPlans:
-    """The plans that the ledger has bookings of."""
+    """The plans that have bookings in the ledger."""
 
     def __init__(self) -> None:
         self._plans: dict[str, PlanBookings] = {}

@@ -1,4 +1,4 @@
-"""Freezes one node for the scalar rules of placement, the explanations and the tables."""
+"""Copies the state of one node, for the scalar rules of placement, explanations and tables."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """MiB that can still be given away; never negative, whatever the annotations claim."""
+        """MiB that can still be booked; never negative, even if annotations claim more than there is."""
         return max(0, self.total - self.used)
 
     @property
@@ -30,7 +30,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node."""
+    """A node and its GPUs. ``blocked_by`` are the pods on unknown GPUs that block the node."""
 
     info: NodeInfo
     serving_mode: ServingMode
@@ -43,7 +43,7 @@ class NodeState:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return how many usable GPUs are allocated beyond their memory; reservations do not count."""
+    """Return the number of usable GPUs whose bookings exceed their memory; reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.bookings():

@@ -1,10 +1,9 @@
-"""Decides whether a request fits a node, which GPUs it gets there, and words why it does not fit.
+"""Decides whether a request fits a node and which GPUs it gets, and explains why it does not fit.
 
-The label ``ack.node.gpu.placement`` says which GPU of a node a pod gets: ``binpack``, the default, fills one GPU before
-the next; ``spread`` uses the GPU that is less used, so that one failing GPU hurts fewer pods. Under ``packing`` a pod
-gets the GPU whose remnant loses the least of what later pods will want. Of equally good GPUs, as free whole ones are, a
-pod gets the set that ``topology`` finds. On a node that gives its GPUs by claims it gets the first that fits, by index:
-there kube-scheduler chooses.
+The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the default, fills one GPU
+before the next; ``spread`` uses the least used GPU, so that a failing GPU affects fewer pods; ``packing`` uses the GPU
+where later pods lose the least. Among equally good GPUs, such as free whole ones, ``topology`` chooses the set. On a
+node that offers its GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler does.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from gputile.core.refusal import FitRule, Refusal
 
 Float64 = npt.NDArray[np.float64]
 
-# The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
+# Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count them.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
@@ -60,10 +59,10 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the node offers what the pod asks for: claims or extended resources, and memory in the same unit.
+    """Return whether the node offers GPUs as the pod requests them: by claims or not, and in the same memory unit.
 
-    The kubelet counts units: if the pod's unit differed from the node's, it would give other bytes than the ledger
-    books (B1).
+    The kubelet counts units: if the pod's unit differed from the node's, it would allocate another amount than the
+    ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -74,7 +73,7 @@ def is_of_model(gpu: GpuState, shape: Shape) -> bool:
 
 
 def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
-    """Return why a request does not fit a node, None where it does."""
+    """Return why a request does not fit a node; None if it does."""
     node_info = node.info
     if node_info.problem:
         return Refusal(FitRule.BROKEN, node_info.problem)
@@ -120,7 +119,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
-    """Name the largest of the GPUs that are too small, and how many are not."""
+    """Name the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
     has, need = memory_text(largest.total), f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
     text = f"its largest GPU has {has}; {need}"
@@ -131,7 +130,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 
 
 def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
-    """Name the GPU that breaks the fewest rules, and how many GPUs have room for it; None if these are enough."""
+    """Name the GPU with the fewest shortages, and how many GPUs have room; None if these are enough."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -151,7 +150,7 @@ def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusa
 def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
     """Yield every reason why ``gpu`` cannot be one of the pod's GPUs.
 
-    The text goes on after the GPU's name: "GPU 1" "has 3 GiB of 15 GiB free; ...".
+    The text follows the name of the GPU: "GPU 1" "has 3 GiB of 15 GiB free; ...".
     """
     index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
@@ -194,7 +193,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Name the pod or node with the older unit, and what to do: amounts keep the unit from the pod's creation (U5)."""
+    """Explain whether pod or node has the older unit, and the remedy. A pod keeps the unit of its creation (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
@@ -208,7 +207,7 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _way(node_info: NodeInfo) -> str:
-    """Name how GPUs are shared without isolation."""
+    """Name the reason why memory is not isolated on the node."""
     if node_info.serving_mode is ServingMode.OTHER_PLUGIN:
         return "another device plugin's GPUs"
     return "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
@@ -233,10 +232,10 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Return the GPUs that the pod gets on ``node``, which it fits, by index; ``row`` is that of the node.
+    """Choose the GPUs that the pod gets on ``node``, which it must fit; ``row`` is the row of the node.
 
-    Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
-    (``PackingState.value``); without it, packing fills one GPU before the next.
+    The GPUs are sorted by index; there are none if another device plugin manages them. ``value`` is the worth of
+    remnants for packing (``PackingState.value``); without it, packing fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
@@ -247,18 +246,18 @@ def choose_gpus(
         keys = _keys(arrays, np.array([row]), shape, value)
         best = sorted(keys[i] for i in ready)[: shape.gpus]
         ready = [i for i in ready if keys[i] in best]
-        if best[0] != best[-1]:  # not all are equally good: connections do not decide
+        if best[0] != best[-1]:  # not all are equally good, so bandwidth does not decide
             ready = sorted(ready, key=lambda i: (keys[i], i))[: shape.gpus]
     positions = best_set(node.info.inventory.bandwidth, tuple(sorted(ready)), shape.gpus)
     return tuple(node.gpus[i] for i in positions)
 
 
 def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
-    """Return the keys of a node's GPUs that several pods share: the smallest first, and of equals the best connected.
+    """Return sort keys for the shared GPUs of a node: the smallest key is used first; bandwidth decides ties.
 
-    ``rows`` is the row of the node alone.
+    ``rows`` has the row of this node only.
     """
-    if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # different GPUs first, those that the fewest share
+    if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # the GPUs with the fewest pods first
         keys: list[float] = arrays.pods[rows[0]].tolist()
     elif value is None or not arrays.packed[rows[0]]:
         keys = gpu_keys(arrays, rows)[0].tolist()

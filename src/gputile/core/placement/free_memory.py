@@ -1,4 +1,4 @@
-"""Computes what is free in the cluster, in which pieces, and how much of it no running kind could use."""
+"""Computes the cluster's free GPU memory, its pieces by size, and how much of it pods cannot use."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gputile.core.placement.vectorized import ready
 
 MIB_OF_GIB: Final = 1024
 HOLES_GIB: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-"""The lower bounds of the sizes by which free memory is counted; the first is for less than 1 GiB."""
+"""The lower bounds, in GiB, of the classes into which GPUs are sorted by their free memory."""
 _MOST_SHAPES: Final = 64
 _BOOKED_HERE: Final = (ServingMode.WHOLE, ServingMode.TOPOLOGY, ServingMode.MEMORY, ServingMode.MEMORY_AND_CORE)
 
@@ -23,9 +23,10 @@ _BOOKED_HERE: Final = (ServingMode.WHOLE, ServingMode.TOPOLOGY, ServingMode.MEMO
 class FreeMemory:
     """The memory of healthy GPUs that gputile books, in MiB.
 
-    ``holes`` is the free memory by ``HOLES_GIB``: that of GPUs of which at least so much, and less than the next bound,
-    is free. ``free_gpus`` are GPUs with nothing booked. ``unusable`` is the free memory that typical pods cannot use.
-    Nothing is free on nodes that take no new pods: cordoned ones, those that are not ready, or offer no GPUs.
+    ``holes`` is the free memory of the GPUs in each class of ``HOLES_GIB``; ``largest_hole`` is the most that is free
+    on one GPU. ``free_gpus`` is the number of GPUs with nothing booked. ``unusable`` is the free memory that typical
+    pods cannot use. Nothing counts as free on nodes that take no new pods: nodes that are cordoned, are not ready, or
+    offer no GPUs.
     """
 
     total: int = 0
@@ -41,18 +42,18 @@ class FreeMemory:
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free memory that typical pods cannot use, from 0 to 1; 0 where nothing is free."""
+        """The part of the free memory that typical pods cannot use, from 0 to 1; 0 if nothing is free."""
         return self.unusable / self.free if self.free else 0.0
 
 
 def free_memory(ledger: Ledger) -> FreeMemory:
-    """Return what is free.
+    """Compute the free memory and its fragmentation.
 
-    Fragmentation is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-    Gradient Descent" (USENIX ATC 2023): a pod m cannot use the free part of a GPU that is smaller than it asks, nor
-    anything of a node that it does not fit. F(m) is the sum of these parts over all nodes, F the mean of F(m) over a
-    workload, each m weighed by how often it comes, and the ratio is F / (all that is free). The workload is that of the
-    pods that have GPUs now: their 64 most frequent shapes. CPU is not looked at.
+    Fragmentation is defined as by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+    Fragmentation Gradient Descent" (USENIX ATC 2023): a pod m cannot use free memory on a GPU that has less of it than
+    m requests, or on a node that m does not fit. F(m) is the sum of this memory over all nodes, F is the mean of F(m)
+    over a workload, weighted by the frequency of each m, and fragmentation is F / (all free memory). The workload here
+    is the 64 most frequent shapes of the pods that have GPUs now. CPU is ignored.
     """
     counts: Counter[Shape] = Counter()
     for booking in ledger.bookings():
@@ -81,7 +82,7 @@ def free_memory(ledger: Ledger) -> FreeMemory:
 
 
 def _shape(booking: Booking, ledger: Ledger) -> Shape:
-    """Return what a pod with this booking asked for, as far as the booking tells."""
+    """Return the shape that a booked pod requested, as far as the booking shows it."""
     row, gpus = ledger.row_of.get(booking.node), len(booking.gpus)
     arrays = ledger.node_arrays
     if booking.whole:

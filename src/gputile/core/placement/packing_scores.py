@@ -1,10 +1,10 @@
-"""Scores nodes under ``packing``: a pod goes where it costs least of what later pods will want.
+"""Scores nodes under ``packing``: a pod goes where it takes the least from later pods.
 
-A node is worth what the pods to come can earn from it: the prices of the shares that still fit its GPUs, less what
-will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other
-nodes can host. A pod goes where its placement loses the least. ``prices`` says what shares are worth; everything here
-is in GPUs, and remnants are in thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays, and give
-integers that compare nodes.
+A node is worth what later pods can use of it: the prices of the shares that still fit its GPUs, minus what will be
+stranded because its CPU runs out first or is too little for most pods, plus a premium for capacity that few other nodes
+have. A pod goes to the node whose worth decreases the least. ``prices`` computes the worth of shares. All worths are in
+GPUs, and remnants are in thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays; the scores are
+integers.
 """
 
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ GPU_STEP = 0.05
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
 FINISHED = 0.5
-"""A node whose GPUs are worth less than this is nearly done: its CPU is what is left."""
+"""A node whose GPUs are worth less than this is nearly full: only its CPU is left."""
 TIGHT_FINISH = 0.12
-"""Gain from using up the last CPU of such a node where CPU is as scarce as GPUs."""
+"""Gain from using up the last CPU of such a node if CPU is as scarce as GPUs."""
 SCARCITY_POWER = 8
 FINISH_REWARD = 0.5
-"""Part of that gain that comes with a node's last GPU, before its idle CPU is taken off."""
+"""The part of that gain for the use of a node's last GPU, before its idle CPU is subtracted."""
 NEED_WEIGHT = 0.05
-"""What a place for a rare need is worth, per GPU, where the places that are left only just suffice."""
+"""The worth per GPU of capacity for a rare need, if the remaining capacity only just suffices."""
 NEED_POWER = 4
 _NEGLIGIBLE = 1e-3
 
@@ -47,29 +47,29 @@ class PackingState:
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
-    """Needs that are scarce, and what a place is worth, per GPU."""
+    """The needs with scarce capacity, and the worth of this capacity per GPU."""
     hosts: Bool
     """Which nodes have a model for each scarce need: shape [needs, nodes]."""
     finish: float
     """What using up the CPU of a finished node is worth."""
     spare_cpu: float
-    """CPU that the last pod on a node is taken to leave unused, in milli-CPU."""
+    """CPU that the last pod on a node is assumed to leave unused, in milli-CPU."""
     served: Float64
-    """Part of the demand among the kinds that need the least CPU, by how many kinds: shape [kinds + 1]."""
+    """The part of the demand in the n kinds that need the least CPU, by n: shape [kinds + 1]."""
     hungry: Float64
-    """What a milli-CPU earns from all other kinds together, by the same: shape [kinds + 1]."""
+    """What a milli-CPU earns from all other kinds together, by the same n: shape [kinds + 1]."""
 
     @property
     def value(self) -> Float64:
-        """What a remnant is worth, in GPUs, by its thousandths: shape [1001]."""
+        """The worth of a remnant in GPUs, by its thousandths: shape [1001]."""
         return self.prices.value
 
 
 def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total: tuple[float, float]) -> PackingState:
-    """Look at the whole cluster.
+    """Compute what is scarce in the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs], ``models`` the numbers of the
-    nodes' GPU models [nodes], ``total`` all the milli-CPU and all the GPUs of the cluster.
+    ``cpu`` is free milli-CPU [nodes], ``free`` the free thousandths of each GPU [nodes, GPUs], ``models`` the number of
+    each node's GPU model [nodes], ``total`` the milli-CPU and the GPUs of the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= WHOLE_GPU).sum(axis=1)
@@ -96,15 +96,15 @@ def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total:
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of ``models`` will do, by their numbers."""
+    """Return which of the model numbers ``models`` are ``wanted``; all of them if ``wanted`` is empty."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods will get to use before memory runs out, at ``cpu_per_mib`` milli-CPU for each MiB asked.
+    """Return the CPU that pods can use before memory runs out, if they request ``cpu_per_mib`` milli-CPU per MiB.
 
-    Memory in MiB; 0 for ``cpu_per_mib`` means that it is not known, and memory does not count. Shape of ``cpu``.
+    ``memory`` is in MiB. If ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of ``cpu``.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -113,7 +113,7 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
-    """Return how many GPUs of a need each node can host: shape of ``cpu``."""
+    """Return for how many GPUs of a need each node has capacity: shape of ``cpu``."""
     if need.gpus == 1:
         return value
     count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
@@ -121,10 +121,10 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 
 
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
-    """Return how much of ``value`` will never be used for want of CPU. Shape of ``cpu``.
+    """Return how much of ``value`` will never be used because CPU is lacking. Shape of ``cpu``.
 
-    If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
-    gets further. Averaged over the kinds by their portion of the demand.
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value; since a node gets the pods that suit
+    it, it serves ``SELECTIVE`` times as much. This is averaged over the kinds, by their portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
@@ -134,9 +134,9 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any single pod can use, for want of CPU. Shape of ``cpu``.
+    """Return how much of the remnants' value hardly any single pod can use because CPU is lacking. Shape of ``cpu``.
 
-    ``stranded`` treats pods as divisible; this counts that a pod needs all of its CPU on one node. ``free`` is
+    ``stranded`` treats pods as divisible; here a pod needs all of its CPU on one node. ``free`` is the free
     thousandths of each GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
@@ -150,10 +150,10 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs on each of some nodes. ``host`` is what it asks for beside GPUs.
+    """A pod of ``gpus`` GPUs that is tried on each of some nodes. ``host`` is its request for CPU and memory.
 
-    ``free`` is thousandths of each GPU; ``later`` is what would be free of it if the pod got it, negative where it
-    cannot: shapes [nodes, GPUs].
+    ``free`` is the free thousandths of each GPU; ``later`` is what remains free if the pod gets the GPU, negative if it
+    cannot get it: shapes [nodes, GPUs].
     """
 
     gpus: int
@@ -164,10 +164,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _WithPod:
-    """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
+    """Each node's state with the pod.
 
-    ``change`` is what its remnants' value changes by, ``whole`` the GPUs nobody uses, and ``free`` the thousandths of
-    each GPU.
+    ``change`` is the change in the value of its remnants [nodes], ``whole`` the number of its unused GPUs [nodes], and
+    ``free`` the free thousandths of each GPU [nodes, GPUs].
     """
 
     change: Float64
@@ -178,9 +178,8 @@ class _WithPod:
 def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool) -> Float64:
     """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
 
-    All nodes fit the pod. ``cpu`` is free milli-CPU, and ``taken`` what the pod takes of it: [nodes], as memory limits
-    how much of it counts (``usable_cpu``). ``hosts`` tells for each scarce need which nodes have a model for it [needs,
-    nodes].
+    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is what the pod takes of
+    it, which differs by node. ``hosts``: which nodes have a model for each scarce need [needs, nodes].
     """
     prices = state.prices
     free, worth = trial.free, prices.value[trial.free]
@@ -199,7 +198,7 @@ def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hos
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Put the pod on each node: on its best GPU, or on the first ones that it can get."""
+    """Place the pod on each node: on its best GPU or, with several GPUs, on the first ones that it can get."""
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
@@ -218,7 +217,10 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return what each node is worth to the scarce need that values it most. Shape of ``cpu``."""
+    """Return each node's worth to scarce needs: the highest for several GPUs plus the highest for a model.
+
+    Shape of ``cpu``.
+    """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
         best = several if need.gpus > 1 else model
@@ -227,7 +229,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of a node without remaining GPU value: less, and below 0, for idle CPU; 0 for other nodes."""
+    """Return the bonus of a nearly full node; idle CPU reduces it, even below 0. It is 0 for other nodes."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -235,17 +237,17 @@ def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
 
 
 STEPS_PER_GPU = 2500
-"""Scores are integers: what differs by less than a 2500th of a GPU is equal."""
+"""Scores are integers, in steps of 1/2500 GPU; smaller differences are ignored."""
 FULLNESS_STEPS = 64
-"""Of nodes that are equally good for whole GPUs the fullest is taken. With shares that costs a point of allocation."""
-_WIDEST = 4.0  # GPUs by which the costs of two placements may differ and still be told apart
-# By ``ServingMode``: which nodes give whole GPUs, and which give anything.
+"""For whole GPUs, the fullest of equally good nodes is best. For shares, this would cost one point of allocation."""
+_WIDEST = 4.0  # changes of worth are clipped to this many GPUs
+# By ``ServingMode``: whether a node offers whole GPUs, and whether it offers GPUs that gputile books.
 _WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
 _GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
 
 
 def build(arrays: NodeArrays, prices: Prices) -> PackingState:
-    """Look at the cluster with ``prices``."""
+    """Compute the packing state of the cluster in ``arrays`` with ``prices``."""
     there = arrays.total > 0
     rows = np.flatnonzero(there.any(axis=1))
     first = arrays.model[rows, :1]
@@ -263,7 +265,7 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return what is left of each GPU, in thousandths: shape [rows, GPUs]. 0 where nothing is given away."""
+    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if none of it can be booked."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -286,9 +288,9 @@ def scores(
     rows: vectorized.Which,
     state: PackingState,
 ) -> Int64:
-    """Return for each of ``rows`` its score, higher is better, or -1 where the request does not fit: shape [rows].
+    """Return the score of each of ``rows``, higher is better, or ``UNFIT`` if the request does not fit: shape [rows].
 
-    ``host`` is what the pod asks for beside GPUs.
+    ``host`` is the pod's request for CPU and memory.
     """
     fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -318,9 +320,9 @@ def scores(
 
 
 def scores_without_gpus(arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState) -> Int64:
-    """Return a score for a pod without GPUs on each of ``rows``, higher where less GPU capacity is lost: shape [rows].
+    """Return a score for a pod without GPUs on each of ``rows``, higher if less GPU worth is lost: shape [rows].
 
-    A node without GPUs has nothing to lose, and is the best.
+    A node without GPUs loses nothing and has the highest score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
@@ -346,22 +348,23 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
 
 
 def _stepped(change: Float64) -> Int64:
-    """Return integers by which placements are compared, 0 or more."""
+    """Convert changes of worth to integer scores, 0 or more."""
     stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(np.int64)
     return stepped
 
 
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return keys that order GPUs: those first whose worth falls least, then the fullest; shape of ``free``.
+    """Return sort keys for GPUs: first those whose worth falls least, of these the fullest; shape of ``free``.
 
-    ``free`` and ``later`` are thousandths that are free now and with the pod, negative where it cannot go: infinity.
+    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative, the pod cannot use
+    the GPU, and the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs; on some nodes the node's own label has chosen among them (M9)."""
+    """Return the candidate GPUs; on nodes without packing, only those that the placement label selects (M9)."""
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

@@ -1,13 +1,13 @@
-"""Learns what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
+"""Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
 
-A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
-shares s asked for D_s times and D_1 whole GPUs for every GPU's worth of demand, cutting as few GPUs as possible is
+A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand. Let each GPU's
+worth of demand have D_s requests for share s and D_1 for whole GPUs. Then, to cut as few GPUs as possible,
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
 
-over patterns p, the multisets of shares that one GPU holds (a_ps of share s). The dual price of a share, relative to
-that of a GPU, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and
-Gomory, 1961): the prices so far say by a knapsack which pattern would help most.
+over patterns p, the multisets of shares that fit one GPU (a_ps times share s). The dual price of a share, relative to
+that of a GPU, is what it costs the cluster to serve it. Patterns are generated when they are needed (Gilmore and
+Gomory, 1961): a knapsack over the prices so far finds the pattern that helps most.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ Float64 = npt.NDArray[np.float64]
 WHOLE_GPU = 1000
 """Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
-"""Factor by which a node's free CPU goes further than at the mean demand, since pods that need less CPU come too."""
+"""Factor by which a node's free CPU lasts longer than at the mean demand: some pods need less CPU."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100
-"""Milli-CPU in which free CPU is looked up."""
+"""The step, in milli-CPU, of tables that are indexed by free CPU."""
 _CPU_LIMIT = 128000
 _RARE = 0.02
 _ROUNDS = 60
@@ -34,9 +34,9 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of GPUs of these sizes, in MiB.
+    """Return what a request for ``mib`` MiB and ``percent`` of compute takes of GPUs of ``sizes`` MiB, in thousandths.
 
-    The larger of memory and compute counts, rounded up; above ``WHOLE_GPU`` it does not fit. Shape of ``sizes``.
+    The larger of memory and compute counts, rounded up; a result above ``WHOLE_GPU`` does not fit. Shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -45,28 +45,28 @@ def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What pods ask for: one entry a kind of request, arrays of shape [kinds]."""
+    """What pods request: one entry for each kind of request, in arrays of shape [kinds]."""
 
     gpus: Int64
     """GPUs; 0 for pods without GPUs."""
     milli: Int64
-    """Of each GPU, in thousandths, of memory or compute, whichever is more: 1 to 1000; 0 without GPUs."""
+    """The part of each GPU, the larger of memory and compute, in thousandths: 1 to 1000; 0 without GPUs."""
     cpu: Int64
     """Milli-CPU."""
     models: tuple[frozenset[str], ...]
-    """The GPU models that will do; empty for any."""
+    """The suitable GPU models; empty for any."""
     weight: Float64
     """How many such pods came, or their rate; only proportions matter."""
     cpu_per_mib: float = 0.0
-    """Milli-CPU that GPU pods ask for with each MiB of the machine's memory; 0 where it is not known."""
+    """Milli-CPU that GPU pods request for each MiB of the machine's memory; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """Requests that only some nodes can host: several GPUs at once with their CPU, or certain models.
 
-    Demand that is harder still needs the same places, and counts. ``share`` is this demand as a part of all GPU demand,
-    both in GPUs.
+    Requests that are even harder to host need the same nodes, and are included. ``share`` is this demand as a part of
+    all GPU demand, both in GPUs.
     """
 
     gpus: int
@@ -77,39 +77,42 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices that decisions are weighed with; all values are in GPUs."""
+    """The prices by which placements are scored; all values are in GPUs."""
 
     value: Float64
-    """The most that can be earned from a remnant, by its thousandths: shape [1001]; 0 at 0, 1 at 1000."""
+    """The most that a remnant can earn, by its thousandths: shape [1001]; 0 at 0, at least 1 at 1000."""
     density: Float64
-    """CPU that pods need for each GPU's worth of price, in milli-CPU, rising: shape [kinds]."""
+    """CPU that pods need for each GPU's worth of price, in milli-CPU, ascending: shape [kinds]."""
     portion: Float64
     """Share of the GPU demand with each density: shape [kinds]; sums to 1."""
     least_cpu: float
     """CPU below which hardly any GPU pod fits, in milli-CPU."""
     idle_cpu: Float64
-    """CPU that pods without GPUs cannot use, of what a node has free: in milli-CPU, by ``CPU_GRAIN``; empty if none."""
+    """The part of a node's free CPU that pods without GPUs cannot use, in milli-CPU.
+
+    The index is the free CPU in steps of ``CPU_GRAIN``; the array is empty if there are no such pods."""
     mean_cpu: float
     """Mean CPU of a pod, in milli-CPU."""
     cpu_per_gpu: float
-    """CPU that all pods together ask for, for each GPU asked for, in milli-CPU."""
+    """CPU that all pods together request for each requested GPU, in milli-CPU."""
     cpu_without_gpu: float
-    """The part of that which pods without GPUs ask for."""
+    """The part of ``cpu_per_gpu`` that pods without GPUs request."""
     needs: tuple[Need, ...]
     cpu_per_mib: float
     """``Demand.cpu_per_mib``."""
     cpu_asked: Int64
-    """CPU that pods with one GPU ask for, in milli-CPU: distinct, rising."""
+    """The distinct CPU requests of pods with one GPU, in milli-CPU, ascending."""
     unused: Float64
-    """What of a remnant's value hardly any pod will use, by how many of ``cpu_asked`` are within a node's free CPU:
-    shape [len(cpu_asked) + 1, 1001]."""
+    """The part of a remnant's value that hardly any pod will use: shape [len(cpu_asked) + 1, 1001].
+
+    The first index is how many of ``cpu_asked`` do not exceed the node's free CPU; the second is the remnant."""
 
 
 def prices(demand: Demand) -> Prices:
-    """Price a demand that asks for some GPU.
+    """Compute the prices of a demand.
 
     Raises:
-        ValueError: it asks for none.
+        ValueError: the demand has no GPU pods.
     """
     gpu = (demand.gpus > 0) & (demand.weight > 0)
     if not gpu.any():
@@ -185,7 +188,7 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the best total price of sizes that fit each remnant: shape [1001]. A whole GPU is worth 1 or more."""
+    """Return the highest total price of shares that fit each remnant: shape [1001]. A whole GPU is worth at least 1."""
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
     return value
@@ -204,7 +207,7 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
     """Return how much of a node's free CPU no combination of the usual pods without GPUs can use (``Prices.idle_cpu``).
 
-    ``cpu`` is what such pods ask for, in milli-CPU, and ``weight`` how many did; rare ones do not count.
+    ``cpu`` are the requests of such pods in milli-CPU, and ``weight`` is their frequency; rare requests are ignored.
     """
     total = weight.sum()
     if total <= 0:
@@ -216,11 +219,10 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 
 
 def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused``, from what pods with one GPU ask for: shapes [kinds].
+    """Return ``Prices.cpu_asked`` and ``Prices.unused`` from the requests of pods with one GPU: shapes [kinds].
 
-    A remnant waits for pods that fit it and use at least half of what it is worth. Of these, a node may choose among
-    ``SELECTIVE``: where fewer have CPU enough there, the remnant earns no more than their part. ``value`` is what
-    remnants are worth.
+    A remnant is meant for pods that fit it and use at least half of its worth. If only a part of these pods also fits
+    the node's free CPU, the remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
@@ -234,7 +236,7 @@ def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, va
 
 
 def best_pattern(sizes: Int64, priced: Float64) -> Int64:
-    """Return how often each size is in the dearest pattern of one GPU: shape [sizes]."""
+    """Return how often the most valuable pattern of one GPU has each size: shape [sizes]."""
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     pattern = np.zeros(len(sizes), np.int64)
     left = WHOLE_GPU
@@ -250,7 +252,7 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several GPUs or certain models, each with the demand that is at least as hard."""
+    """Yield the distinct needs for several GPUs or certain models; each includes demand that is harder to host."""
     kinds = list(zip(demand.gpus.tolist(), demand.milli.tolist(), demand.cpu.tolist(), demand.models, strict=True))
     asked = (demand.gpus * demand.milli / WHOLE_GPU * demand.weight).tolist()
     keys = {(gpus, cpu if gpus > 1 else 0, models) for gpus, _, cpu, models in kinds if gpus > 1 or (gpus and models)}

@@ -1,8 +1,9 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-Fit is the second implementation of ``fit.refusal``, some hundred times faster; tests hold the two equal. Scores compare
-nodes by the cluster's policy: ``binpack`` chooses the node where GPU and node get fullest, less the imbalance between
-the GPUs and the machine's CPU or memory that remain, ``spread`` the one where they stay emptiest.
+Fit is a second implementation of ``fit.refusal``, about a hundred times faster; tests check that both agree. Scores
+compare nodes by the cluster's policy. With ``binpack`` a node scores higher the fuller its GPU and the node become, and
+lower the more its remaining GPUs and its remaining CPU or memory are out of balance. With ``spread`` the node that
+stays emptiest scores highest.
 """
 
 import numpy as np
@@ -21,27 +22,27 @@ Which = Rows | slice
 
 UNFIT = -1
 OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
-"""What counts how much: how full the pod's GPU gets and how full the node gets; GPUs that lack CPU or memory of the
-machine, and CPU and memory without GPUs, which pods without GPUs can still use. Tried out on the openb trace."""
+"""The weights of a score: the fullness of the pod's GPU and of the node, free GPUs without CPU or memory to use them,
+and free CPU and memory without GPUs, which pods without GPUs can still use. Tuned on the openb trace."""
 GRAIN = 5
-"""Scores are integers: less than this of the weighted sum makes no difference."""
+"""Scores are integers: smaller differences of the weighted sum than this are ignored."""
 HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
 HIGHEST_SPREAD = 2000
 """The highest score of a node; the lowest is 0."""
-_FRACTIONS = 1 << 20  # the used fraction of a GPU is an integer in these steps
+_FRACTIONS = 1 << 20  # the number of steps in which the used fraction of a GPU is counted
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
 def scores(arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool) -> Int64:
-    """Return for each of ``rows`` its score, 0 or more, or ``UNFIT`` where the request does not fit: shape [rows].
+    """Return the score of each of ``rows``, 0 or more, or ``UNFIT`` if the request does not fit: shape [rows].
 
-    ``host`` is what the pod asks for beside GPUs. ``emptier`` tells whether emptier nodes are better (the cluster's
-    policy is spread). A slice of rows is read in place; an array of rows is copied out first.
+    ``host`` is the pod's request for CPU and memory. ``emptier``: emptier nodes are better (the cluster's policy is
+    ``spread``). A slice of rows is read in place; an array of rows is copied first.
     """
     fit, gpus = ready(arrays, shape, rows)
     result = np.full(len(fit), UNFIT, np.int64)
-    # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
+    # Fullness is defined only for rows that fit: the GPUs that count there have memory and are not overbooked.
     part = np.flatnonzero(fit)
     lines = positions(rows, part)
     if shape.kind is RequestKind.SHARED:
@@ -59,7 +60,7 @@ def scores(arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *
 def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
     """Return the binpack score of a pod without GPUs on each of ``rows``: shape [rows].
 
-    A node without GPUs is the best: the pod takes nothing there that a pod with GPUs could want.
+    A node without GPUs has the highest score: the pod takes nothing there that GPU pods could use.
     """
     total = arrays.total[rows]
     with_gpus = (total > 0).any(axis=1)
@@ -70,7 +71,7 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
 
 
 def positions(rows: Which, part: Rows) -> Rows:
-    """Return which rows of the arrays ``part`` of ``rows`` are."""
+    """Return the rows of the arrays at the positions ``part`` in ``rows``."""
     found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
     return found
 
@@ -78,7 +79,7 @@ def positions(rows: Which, part: Rows) -> Rows:
 def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
     """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows, GPUs].
 
-    Nodes whose GPUs another device plugin hands out are not among them.
+    Nodes with time-sliced GPUs, or with GPUs of another device plugin, are excluded (``counted_by_others``).
     """
     if shape.kind is not RequestKind.SHARED:
         free_gpus = _suitable(arrays, shape, rows) & (arrays.pods[rows] == 0)
@@ -92,9 +93,9 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit the request by another plugin's GPUs, or by parts of whole GPUs in turns: [rows].
+    """Return which of ``rows`` fit the request by another plugin's GPUs or by time-sliced GPUs: shape [rows].
 
-    Which model another plugin gives, and whether it isolates anything, nobody knows.
+    It is unknown which model another plugin allocates, and whether it isolates anything.
     """
     serving_mode = arrays.serving_mode[rows]
     if shape.by_claims or shape.isolated:
@@ -116,7 +117,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may hold one more pod, and hold none of another trust group: [rows, GPUs]."""
+    """Return which GPUs may hold one more pod, and have no pod of another trust group: shape [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -126,9 +127,9 @@ def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
-    """Return for each of ``rows`` how many such pods its GPUs take, at most: shape [rows].
+    """Return an upper bound on the number of such pods that fit each of ``rows``: shape [rows].
 
-    It is ``_MANY`` for a node whose whole GPUs kube-scheduler counts, or whose whole GPUs go to several pods each.
+    It is ``_MANY`` for whole GPUs that another plugin manages, or that are time-sliced.
     """
     fit, gpus = ready(arrays, shape, rows)
     parts = gpus.astype(np.int64)
@@ -153,10 +154,10 @@ def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool
 def _node_scores(
     gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
 ) -> Int64:
-    """Return 0 to ``HIGHEST_BINPACK`` for each row, or to ``HIGHEST_SPREAD`` where emptier is better: shape [rows].
+    """Return a score from 0 to ``HIGHEST_BINPACK``, or with ``emptier`` to ``HIGHEST_SPREAD``: shape [rows].
 
-    ``gpu_used`` is how full the pod's fullest GPU gets and ``node_used`` how full all GPUs of the node get, in
-    thousandths; ``host`` is what the pod asks for beside GPUs.
+    ``gpu_used`` is how full the pod's GPU becomes and ``node_used`` how full all GPUs of the node become, in
+    thousandths; ``host`` is the pod's request for CPU and memory.
     """
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
@@ -171,9 +172,9 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return keys that order the GPUs as the node's label says; the smallest key is taken first: shape [rows, GPUs].
+    """Return sort keys for GPUs, by the node's placement; the smallest key is used first: shape [rows, GPUs].
 
-    Ties go to the lowest index, which is the only order on nodes that give their GPUs by claims.
+    Ties go to the lowest index. On nodes that offer their GPUs by claims, the index is the only criterion.
     """
     percent = np.minimum(arrays.percent[rows], 100)
     key: Int64 = arrays.total[rows] - arrays.used[rows]
@@ -188,7 +189,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
 
 
 def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each."""
+    """Return how full the pod's first GPU and the node become, in thousandths: shape [rows] each."""
     first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
     line = np.arange(len(rows))
@@ -198,9 +199,9 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 
 
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
-    """Return for each of ``rows`` the ``FitRule`` that it breaks for a request that fits none of them: shape [rows].
+    """Return the ``FitRule`` that each of ``rows`` fails for a request that fits none of them: shape [rows].
 
-    BROKEN is not told from NO_GPUS here; ``fit.refusal`` does, one node at a time.
+    BROKEN is reported as NO_GPUS; ``fit.refusal`` distinguishes them, one node at a time.
     """
     serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)

@@ -1,1 +1,1 @@
-"""Leads from a request and the ledger to a decision with its reasons, and on to the Binding."""
+"""Turns a request and the ledger into a decision with reasons, and the decision into a Binding."""

@@ -1,7 +1,7 @@
-"""Binds a pod in a straight line: decide, book, write, confirm or take back.
+"""Binds a pod in a fixed order: decide, book, write, confirm or take back.
 
-``PodBinding`` is the one record of that, from the decision until it is known what became of the Binding. Choice and
-booking are one step (``assume_pod``), so no two Bindings are given the same GPUs; the extender's binder writes.
+``PodBinding`` is the record of this, from the decision until the outcome of the Binding is known. Decision and booking
+are one step (``assume_pod``), so no two Bindings get the same GPUs. The extender's binder does the writes.
 """
 
 from dataclasses import dataclass, field
@@ -26,10 +26,10 @@ from gputile.core.scheduling.reservation_rules import first_to_bind, reserved_no
 class PodBinding:
     """The Binding of a pod, from its decision until it is known whether it was executed.
 
-    ``booking`` is what the ledger has of the pod meanwhile, None where gputile books nothing. ``version`` is the
-    resourceVersion of the pod that the Binding is written for, "" where none is known yet: a Binding is valid for one.
-    ``gpus`` tells people the pod's GPUs, "" for a pod that asks for none. ``lost_at`` is when the answer to a write was
-    lost, a time of the monotonic clock in seconds.
+    ``booking`` is the pod's booking in the ledger meanwhile, None if gputile books nothing. ``version`` is the only
+    resourceVersion of the pod for which the Binding is valid, "" if none is known yet. ``gpus`` describes the pod's
+    GPUs for people, "" if it requests none. ``lost_at`` is when the response to a write was lost, a time of the
+    monotonic clock in seconds.
     """
 
     ledger: Ledger = field(repr=False)
@@ -46,26 +46,26 @@ class PodBinding:
 
     @property
     def plan(self) -> str:
-        """The gang's plan that gives the pod its place, "" for none."""
+        """The plan that the pod's reservation belongs to, "" if it has none."""
         return self.booking.plan if self.booking is not None else ""
 
     @property
     def body(self) -> Binding:
-        """What the API server is sent."""
+        """The body of the request to the API server."""
         return self.decision.binding(self.pod, self.version)
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
         return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
 
     def is_executed(self, found: Pod | None) -> bool:
-        """Return whether what was read is the pod, and carries the Binding's node and allocation."""
+        """Return whether ``found`` is the pod, with the Binding's node and allocation."""
         if found is None or found.metadata.uid != self.pod.metadata.uid:
             return False
         allocation = self.decision.annotations(self.pod).get(ALLOCATION_ANNOTATION)
         return found.spec.node_name == self.node and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why a newer version of the pod must not be bound by this decision, None where it may be."""
+        """Return why a newer version of the pod must not be bound by this decision; None if it may be."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -76,7 +76,7 @@ class PodBinding:
     def confirm(self) -> None:
         """Record that the Binding was executed.
 
-        The watch confirms it, too; the other pods of a gang's plan need not wait for that.
+        The watch confirms it, too, but the other pods of a gang's plan do not wait for that.
         """
         if self.plan:
             self.ledger.apply(Confirmed(self.pod.metadata.uid))
@@ -93,7 +93,7 @@ class PodBinding:
 def assume_pod(
     engine: PlacementEngine, pod: Pod, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[Enum] | None:
-    """Decide which GPUs of ``node`` the pod gets, and book them; None where it has GPUs of the node already.
+    """Decide which GPUs of ``node`` the pod gets, and book them; None if it already has GPUs of the node.
 
     ``unix_ns`` is Unix time in nanoseconds, ``monotonic`` time of the monotonic clock in seconds.
     """
@@ -120,7 +120,7 @@ def assume_pod(
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    """Return the Binding of the pod to ``node``, which nothing is booked for yet, or why it gets no GPUs there now."""
+    """Decide the Binding of the pod to ``node`` without booking it, or return why it gets no GPUs there now."""
     ledger = engine.ledger
     place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):
@@ -150,7 +150,7 @@ def decide_pod(
 
 
 def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
-    """Return the decision for exactly the GPUs that are reserved, which are there to be taken."""
+    """Build the decision that assigns exactly the reserved GPUs, which the node must still have."""
     info, allocation = engine.ledger.info_of(reservation.node), reservation.allocation
     if info is None or allocation is None:
         raise ValueError(f"the reservation of {reservation.key} has lost its place")
@@ -160,11 +160,11 @@ def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -
 
 
 def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | None, read_at: float) -> None:
-    """Apply to the ledger what the API server says of a pod, None where it has none of that name.
+    """Apply a pod that was read from the API server to the ledger; ``found`` is None if no pod has its name.
 
-    ``before`` is what the ledger had of the pod when the reading began: what the watch has said of the pod since may be
-    newer than what was read, and stands. No Binding of an unbound pod may be under way. ``read_at`` is a time of the
-    monotonic clock in seconds.
+    ``before`` is the pod's booking when the read began. If the booking has changed since, the watch may be newer than
+    the pod that was read, which is then ignored. If the pod was unbound, no Binding of it may be in flight.
+    ``read_at`` is a time of the monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.apply(PodDeleted(uid))

@@ -1,4 +1,4 @@
-"""Learns what pods ask for from those that ask a scheduler: the demand that packing is priced with."""
+"""Estimates the demand from the pods that a scheduler sees: packing computes its prices from it."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.placement.prices import WHOLE_GPU, Demand
 
 PRIOR_PODS = 40.0
-"""How many pods the prior counts for before any came."""
+"""The number of pods that the assumed initial demand counts as."""
 HALF_LIFE = 20_000.0
-"""Pods after which what was seen counts half."""
+"""The number of pods after which an earlier pod counts half."""
 _KINDS = 512
-"""Kinds kept; the rarest go when there are twice as many."""
+"""The number of kinds to store; when there are twice as many, the rarest are dropped."""
 
 Kind = tuple[int, int, int, frozenset[str]]
 
 
 def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
-    """Return a demand to start with: mostly whole GPUs, some halves, quarters and whole nodes.
+    """Return an initial demand: mostly whole GPUs, some halves, quarters and whole nodes.
 
-    ``cpu_per_gpu`` is what the cluster has, in milli-CPU; pods are taken to ask for three quarters of it.
+    ``cpu_per_gpu`` is the cluster's milli-CPU per GPU; pods are assumed to request three quarters of it.
     """
     mix = [(1, WHOLE_GPU, 0.6), (1, WHOLE_GPU // 2, 0.2), (1, WHOLE_GPU // 4, 0.12), (gpus_per_node, WHOLE_GPU, 0.08)]
     gpus = np.array([count for count, _, _ in mix], np.int64)
@@ -37,20 +37,20 @@ def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
 
 
 class DemandEstimator:
-    """A histogram of the kinds of requests that came, forgetting exponentially."""
+    """A histogram of the observed kinds of requests, with exponential decay."""
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
         self._unit = 1.0  # the weight of one pod now; growing it is cheaper than shrinking all stored weights
         self._growth = 2 ** (1 / HALF_LIFE)
-        self._cpu, self._memory = 0.0, 0.0  # that GPU pods asked for, weighted like the pods
+        self._cpu, self._memory = 0.0, 0.0  # requested by GPU pods, weighted like the pods
         total = float(prior.weight.sum())
         arrays = (prior.gpus.tolist(), prior.milli.tolist(), prior.cpu.tolist(), prior.models, prior.weight.tolist())
         for gpus, milli, cpu, models, weight in zip(*arrays, strict=True):
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
     def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
-        """Count a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
+        """Count a pod: GPUs, thousandths of each, milli-CPU, the GPU models it accepts (empty for any), MiB of RAM."""
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
         if gpus and memory:
@@ -74,18 +74,18 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
-"""Prices are due after 25 pods, then ever more seldom, at last every 500 pods."""
+"""Prices are due after 25 pods, then after growing intervals of at most 500 pods."""
 _SEEN = 65_536
 _AT_ONCE = 500
-_MOST_MODELS = 64  # that a pod names; more are nearly all that there are, and what is learnt is kept for long
+_MOST_MODELS = 64  # a pod that names more counts as accepting any, since kinds are stored for a long time
 _USUAL_MIB = 40_960
-_USUAL_CPU = 16_000.0  # milli-CPU a GPU, in a cluster without any
+_USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 
 
 class DemandTracker:
-    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks.
+    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it is scheduled.
 
-    It learns from the pods that hold GPUs already before it is first asked for the demand.
+    Before the demand is returned for the first time, the pods that already hold GPUs are counted.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -97,7 +97,7 @@ class DemandTracker:
         self._middle_mib = _USUAL_MIB
 
     def observe(self, pod: Pod, request: Request | None) -> None:
-        """Count a pending pod; ``request`` is None where it asks for no GPU."""
+        """Count a pending pod; ``request`` is None if it requests no GPU."""
         if not self._new(pod.metadata.uid):
             return
         estimator = self._begun()
@@ -112,7 +112,7 @@ class DemandTracker:
         estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
 
     def due(self) -> bool:
-        """Return whether enough pods came since the last time for prices to be learnt anew."""
+        """Return whether enough pods came since the last time that prices were due."""
         if self._count < self._due:
             return False
         self._due = self._count + min(int(self._due * (GROWTH - 1)) + 1, MOST_BETWEEN)
@@ -133,7 +133,7 @@ class DemandTracker:
         return True
 
     def catch_up(self) -> Iterator[None]:
-        """Learn once from the pods that hold GPUs already, ``_AT_ONCE`` of them between two yields."""
+        """Count the pods that already hold GPUs, once, ``_AT_ONCE`` of them between two yields."""
         if self._caught_up:
             return
         self._caught_up = True
@@ -158,7 +158,7 @@ class DemandTracker:
         return self._estimator
 
     def _milli(self, mib: int, percent: int) -> int:
-        """Return a request in thousandths of the cluster's middle GPU."""
+        """Return the larger of memory and compute, in thousandths of the cluster's median GPU."""
         memory = -(-mib * WHOLE_GPU // self._middle_mib)
         return min(max(memory, percent * WHOLE_GPU // 100, 1), WHOLE_GPU)
 
@@ -169,7 +169,7 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that a pod's selector and required affinity admit; empty for any, and for very many."""
+    """Return the GPU models that a pod's selector and required affinity admit; empty for any, or for very many."""
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None

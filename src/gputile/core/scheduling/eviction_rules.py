@@ -1,7 +1,7 @@
-"""Decides whether a pod may be evicted, and what that costs: all preemption goes by these rules.
+"""Decides whether a pod may be evicted, and what that costs, for every kind of preemption.
 
 A loss is compared field by field: the priority of the most important victim first, then how many pods leave, then the
-cost that pods state (``controller.kubernetes.io/pod-deletion-cost``), then the GPU time that is lost.
+cost that pods declare (``controller.kubernetes.io/pod-deletion-cost``), then the GPU time that is lost.
 """
 
 from collections import Counter
@@ -20,20 +20,20 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 
 DEFAULT_GRACE_S = 30
-MOST_GRACE_S = 86_400  # a pod that may take longer to leave is never evicted
+MOST_GRACE_S = 86_400  # a pod with a longer grace period is never evicted
 SOON_S = 3600.0  # a pod that is being deleted and may take longer does not count as gone
-LATE_S = 60.0  # nor does one that should have been gone for so long: it may never go
-_NO_PRIORITY = -(2**31) - 1  # below all of Kubernetes'
-_MOST_COST = 2**31 - 1  # what Kubernetes takes for the annotation: an int32
+LATE_S = 60.0  # nor does a pod that is overdue by so much: it may never end
+_NO_PRIORITY = -(2**31) - 1  # below all priorities of Kubernetes
+_MOST_COST = 2**31 - 1  # the annotation is an int32
 
 
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
-    """One bound pod. Times are Unix time in seconds, 0 for none.
+    """A bound pod, as far as evictions depend on it. Times are Unix time in seconds, 0 for none.
 
-    ``leaves_at`` is when the pod is to be gone whose deletion was requested. ``grace_s`` is how long it may take to
-    leave, ``MOST_GRACE_S`` + 1 where that is longer. ``gang`` starts together: ``gang_size`` pods of it, 0 where it
-    does not say. A ``static`` pod is started again by its kubelet whatever becomes of its object, so it never leaves.
-    ``cost`` is what the pod says that its loss costs.
+    ``leaves_at`` is when a pod that is being deleted has to be gone. ``grace_s`` is its termination grace period, at
+    most ``MOST_GRACE_S`` + 1. ``gang_size`` pods of its ``gang`` start together, 0 if its labels do not say. A
+    ``static`` pod never leaves: its kubelet restarts it even if the object is deleted. ``cost`` is the deletion cost
+    that the pod declares.
     """
 
     namespace: str
@@ -48,7 +48,7 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def eviction_facts(pod: Pod) -> EvictionFacts:
-    """Return what is known of ``pod``; what it says wrongly counts as not said."""
+    """Extract the facts from ``pod``; invalid values count as missing."""
     meta, grace = pod.metadata, pod.spec.termination_grace_period_seconds
     return EvictionFacts(
         namespace=meta.namespace,
@@ -71,7 +71,7 @@ def _cost(text: str) -> int:
 
 
 class Loss(NamedTuple):
-    """What a set of victims costs; the smaller the better, from the first field on.
+    """The cost of a set of victims, compared field by field; smaller is better.
 
     ``gpu_milliseconds`` is the time since they started, times their part of the GPUs.
     """
@@ -98,7 +98,7 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """What guards a pod: a PodDisruptionBudget, known by ``name``, that ``allows`` so many evictions now."""
+    """A limit for evictions, such as a PodDisruptionBudget: it ``allows`` so many now; ``name`` identifies it."""
 
     name: Hashable
     allows: int
@@ -108,10 +108,10 @@ class EvictionBudget(NamedTuple):
 class EvictionRules:
     """Which pods may be evicted now. ``gangs`` are the UIDs of each gang's bound pods.
 
-    ``evicted`` are pods whose eviction was requested. ``budget`` returns what guards the pod with a UID, None for
-    nothing. ``withdraws`` tells whether a reservation of a pod of lower priority may be withdrawn. ``gang_size``
-    returns how many pods of a gang by PodGroup start together, 0 if unknown: such a gang leaves whole. Pods that leave
-    within ``soon_s`` seconds count as gone.
+    ``evicted`` are pods whose eviction was requested. ``budget`` returns the budget that guards the pod with a UID, or
+    None. ``withdraws``: reservations of pods of lower priority may be withdrawn. ``gang_size`` returns how many pods of
+    a PodGroup's gang start together, 0 if unknown: such a gang leaves as a whole. Pods that leave within ``soon_s``
+    seconds count as gone.
     """
 
     facts: Mapping[str, EvictionFacts]
@@ -123,7 +123,7 @@ class EvictionRules:
     soon_s: float = SOON_S
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods that no budget lets go after the others before them."""
+        """Return the pods whose budget does not allow their eviction after those of the pods before them."""
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -142,7 +142,7 @@ class EvictionRules:
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone at ``now_s`` (Unix time in seconds): it leaves, and is not late."""
+        """Return whether a pod counts as gone at ``now_s`` (Unix time, seconds): it leaves soon, and is not overdue."""
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
         return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
@@ -152,7 +152,7 @@ def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s:
     """Return what the eviction of a pod costs at ``now_s``, Unix time in seconds."""
     info = ledger.info_of(booking.node)
     seconds = max(0, int(now_s - facts.started_at)) if facts.started_at else 0
-    milli_gpus = 0  # of each GPU its memory or its compute, what is more
+    milli_gpus = 0  # of each GPU the larger of memory and compute
     if info is not None and seconds:
         for share in booking.gpus:
             column = info.column(share.uuid)

@@ -1,12 +1,12 @@
-"""Plans a gang on the ledger with what decides single pods: kube-scheduler's checks, filter and rank.
+"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter and rank.
 
-Pod after pod is placed as a scheduler would, those first that are the hardest to place. Where one has no place, the
-pods before it try their next best nodes, a bounded number of times. So a gang of different pods may wait though some
-way to place it exists; one of equal pods with a GPU each never does. Pods that have to be near each other start over
-elsewhere where the zone or rack of the first one is too small.
+The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it try their next best
+nodes, a bounded number of times. So a gang of different pods may stay pending although a placement exists; a gang of
+equal pods with one GPU each never does. If pods must be near each other, and the zone or rack of the first pod is too
+small, the search starts over elsewhere.
 
-Pods of one kind may change places: they ask for the same, and all rules about labels treat them alike. Jobs and
-StatefulSets number their pods in labels; such a label tells pods apart only where a selector names it.
+Pods of one kind are interchangeable: they have the same requests, and all rules about labels treat them alike. Jobs
+and StatefulSets number their pods in labels; such a label makes pods different only if a selector uses its key.
 """
 
 from collections import Counter
@@ -27,24 +27,24 @@ from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
-_MOST_KEYS = 64  # beyond these, pods whose labels differ are told apart
+_MOST_KEYS = 64  # if there are more keys, pods with any different labels count as different kinds
 
 
 @dataclass(frozen=True, slots=True)
 class GangCandidate:
-    """A pod to be placed. ``request`` is None for one that asks for no GPU."""
+    """A pod to be placed. ``request`` is None if it requests no GPU."""
 
     pod: Pod
     request: Request | None
 
 
 def decisions(engine: PlacementEngine, asking: GangCandidate, names: Sequence[str], now_ns: int) -> Iterator[Decision]:
-    """Yield what the pod could get on each of the nodes ``names``, best nodes first."""
+    """Yield a decision for each of the nodes ``names`` that the pod fits, best nodes first."""
     if asking.request is None:
         yield from (Decision(name, (), None) for name in names)
         return
     for name in engine.best_first(asking.request, names):
-        # Asked only now: GPUs may have been taken and given back since the node was ranked.
+        # Decided lazily: the caller may have booked and released GPUs since the nodes were ranked.
         decision = engine.decide(asking.request, name, now_ns)
         if isinstance(decision, Decision):
             yield decision
@@ -52,14 +52,14 @@ def decisions(engine: PlacementEngine, asking: GangCandidate, names: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """``number`` has the number of each pod's kind, ``asking`` a pod of each kind."""
+    """The kinds of a gang's pods. ``number`` is the kind of each pod; ``asking`` has one pod of each kind."""
 
     number: tuple[int, ...]
     asking: tuple[GangCandidate, ...]
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
-    """Sort out the pods of a gang; ``repelling`` are the placed pods that have anti-affinity terms."""
+    """Divide the pods of a gang into kinds; ``repelling`` are the placed pods with anti-affinity terms."""
     keys = {key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)}
     kinds: dict[object, int] = {}
     asking: list[GangCandidate] = []
@@ -77,7 +77,7 @@ def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kind
 
 
 def _label_keys(pod: Pod) -> Iterator[str]:
-    """Yield the keys of the labels that a pod's rules about others look at."""
+    """Yield the label keys that a pod's affinity and spread constraints use."""
     terms, spread = (*affinity_terms(pod), *anti_affinity_terms(pod)), hard_spread(pod)
     for term in terms:
         yield from (*term.match_label_keys, *term.mismatch_label_keys)
@@ -89,21 +89,21 @@ def _label_keys(pod: Pod) -> Iterator[str]:
             yield from (requirement.key for requirement in selector.match_expressions)
 
 
-_TRIES = 256  # places that a search may try, beside one for each pod
-_MORE_TRIES = 1024  # about, for a gang whose pods have affinity to pods
-_TRIES_OF_A_START = 128  # at least: each start looks at all nodes
-_MOST_KINDS = 64  # that are summed up before a search; further ones count as if all of them had places
-_MOST_COUNTED = 256  # this many pods of a gang that cannot fit are placed, to say how many would
+_TRIES = 256  # placements that a search may try in addition to one for each pod
+_MORE_TRIES = 1024  # approximate number of placements for further searches, if pods have pod affinity
+_TRIES_OF_A_START = 128  # each of these searches counts as at least so many placements, since it judges all nodes
+_MOST_KINDS = 64  # kinds whose capacity is computed before a search; pods of further kinds count as fitting
+_MOST_COUNTED = 256  # at most this many pods of a gang that cannot fit are placed, to report how many would fit
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """The places of a gang's pods, by UID. Where the gang ``fits``, enough of them have one.
+    """The placements of a gang's pods, by UID. If the gang ``fits``, enough pods have one.
 
-    ``lacking`` says of a pod without a place why it has none, "" where all have one. ``counted``: no more places were
-    looked for, as not all of the gang can have one, so that there may be more, and ``lacking`` is "".
+    ``lacking`` is the reason why the first unplaced pod has no placement, "" if all have one. ``counted``: the gang
+    cannot fit, and the search ended early, so more pods may fit; ``lacking`` is "" then.
     """
 
     places: dict[str, Decision]
@@ -113,7 +113,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """For how many pods there is room, and why for no more."""
+        """The number of pods that fit, and the reason why no more do."""
         count = len(self.places)
         return f"{count} or more, and not for all of them" if self.counted else f"{count}; {self.lacking}"
 
@@ -126,10 +126,11 @@ def plan_gang(
     now_ns: int,
     closed: Collection[str] = (),
 ) -> GangPlan:
-    """Return places for all of ``members``, or for at least ``needed`` of them, or why there are none.
+    """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why fewer fit.
 
-    None is on a node whose name is in ``closed``. Reservations of the members do not count meanwhile. ``now_ns`` is
-    Unix time in nanoseconds. Ledger and predicates are as before in the end; a live ledger lends a snapshot.
+    Nodes whose names are in ``closed`` are not used. Existing reservations of the members are ignored. ``now_ns`` is
+    Unix time in nanoseconds. Ledger and predicates are changed during the call, and then restored: for a live ledger,
+    pass a snapshot.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):
@@ -143,12 +144,12 @@ def plan_gang(
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
-    """Return what pods of a gang are placed by: those first that are the hardest to place."""
+    """Return the key by which the pods of a gang are sorted: the hardest to place come first."""
     shape = member.request.shape if member.request else None
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
     meta = member.pod.metadata
-    seeks = bool(affinity_terms(member.pod))  # those come after the ones that they may look for
+    seeks = bool(affinity_terms(member.pod))  # such pods come after the pods that they may have to be near
     return seeks, -(_FAR if whole else 1) * gpus, -mib * gpus, -percent, meta.creation_timestamp or "", meta.name
 
 
@@ -173,7 +174,7 @@ def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, pred
 
 
 class _GangSearch:
-    """Places pods of a gang on the ledger and takes them back."""
+    """Places pods of a gang on the ledger, and removes them again."""
 
     def __init__(
         self,
@@ -188,11 +189,11 @@ class _GangSearch:
         self._members = members
         self._kinds = kinds_of(members, predicates.repelling())
         self._placed: dict[int, Decision] = {}  # by the pod's position in the gang
-        self._full: set[int] = set()  # kinds that have no place as things stand
-        self._too_small: set[str] = set()  # nodes where the first pod is not to be placed again
+        self._full: set[int] = set()  # kinds that fit nowhere at the moment
+        self._too_small: set[str] = set()  # nodes where the first pod must not be placed again
 
     def most_placed(self) -> int:
-        """Return an upper bound of how many pods the GPUs take: those of each kind, if no others came."""
+        """Return an upper bound on the number of pods that fit: the sum over the kinds, each judged as if alone."""
         total = 0
         for kind, count in Counter(self._kinds.number).items():
             request = self._kinds.asking[kind].request
@@ -206,7 +207,10 @@ class _GangSearch:
         return total
 
     def places(self, needed: int, most: int) -> dict[int, Decision]:
-        """Return places for ``needed`` of the first ``most`` pods, or the most that were found; none stays placed."""
+        """Return placements for at least ``needed`` of the first ``most`` pods, or as many as were found.
+
+        None of the pods stays placed.
+        """
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)
         tries = _MORE_TRIES if any(affinity_terms(each.pod) for each in self._members) else 0
@@ -245,7 +249,7 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Return why the first pod without a place has none, with all others where they would be."""
+        """Return why the first pod that is not in ``places`` fits nowhere while all others are placed there."""
         for member, place in places.items():
             self._put(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
@@ -255,7 +259,7 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the places that a pod could have, best nodes first; in the end None, to go on without it."""
+        """Yield the possible placements of a pod, best nodes first; finally None, to go on without the pod."""
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False
@@ -270,7 +274,7 @@ class _GangSearch:
         yield None
 
     def _open_nodes(self, kind: int, *, alone: bool = False) -> list[str]:
-        # Predicates keep their answers by pod: those of one kind are asked about as one.
+        # Predicates cache their answers by pod, so one pod stands for all of its kind.
         pod = self._kinds.asking[kind].pod
         names = self._predicates.open_alone(pod) if alone else self._predicates.open_nodes(pod)
         return [name for name in names if name not in self._closed]

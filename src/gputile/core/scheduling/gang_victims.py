@@ -1,13 +1,12 @@
-"""Chooses the pods to evict so that a whole gang has room; a single pod is a gang of one.
+"""Chooses the pods to evict so that a whole gang fits; a single pod is a gang of one.
 
-There is room for all pods that start together, or nobody is evicted. The pods are placed one after the other, those
-first that are the hardest to place. Each gets free GPUs where there are any, and else those that cost least
-(``victim_choice``) on top of what the pods before it cost. That is tried with victims up to one priority only; the
-lowest that is enough is found by halving. In the end those victims stay after all whose GPUs nobody needs. All victims
-together are within the PodDisruptionBudgets.
+Either all pods that start together fit, or no pod is evicted. The pods are placed one by one, the hardest first. Each
+gets free GPUs if there are any, and otherwise the GPUs whose victims (``victim_choice``) add the least to the loss so
+far. Each attempt evicts only pods below one priority; a binary search finds the lowest that is enough. Finally,
+victims whose GPUs are not needed are spared. All victims together respect the PodDisruptionBudgets.
 
-For each priority that is tried, at most ``_MOST_NODES`` nodes are judged for each kind of pod, and after
-each pod only those again that have changed.
+In each attempt, the search for a kind of pod ends when ``_MOST_NODES`` nodes with victims are found. After a pod is
+placed, only nodes that have changed are judged again.
 """
 
 from collections import Counter
@@ -39,10 +38,9 @@ _MOST_NODES = 100
 
 @dataclass(frozen=True, slots=True)
 class VictimSearchInput:
-    """The cluster in which room is looked for. ``pods`` are its bound pods by UID.
+    """The cluster in which victims are searched for. ``pods`` are its bound pods by UID.
 
-    ``empty`` tells which nodes a pod could go to if no pod were there. No pod is placed on a node whose name is in
-    ``closed``.
+    ``empty`` checks pods against the same nodes without any pods. Nodes whose names are in ``closed`` get no pods.
     """
 
     engine: PlacementEngine
@@ -65,7 +63,7 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a node of the snapshot has room for a pod, which may be placed already."""
+        """Return whether a pod passes kube-scheduler's checks on a node, which it may be placed on already."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -75,7 +73,7 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """What each pod of a gang gets, by UID, and the pods that have to leave: ``withdrawn`` lose their reservation."""
+    """The placements of a gang's pods, by UID, and the victims: ``withdrawn`` are pods that lose their reservation."""
 
     places: dict[str, Decision]
     evicted: tuple[str, ...]
@@ -86,9 +84,9 @@ class GangVictims:
 def choose_gang_victims(
     members: Sequence[GangCandidate], needed: int, cluster: VictimSearchInput, rules: EvictionRules, now_ns: int
 ) -> GangVictims | None:
-    """Return GPUs for ``needed`` of ``members``, the easiest to place, with the least loss that is found.
+    """Place the ``needed`` pods of ``members`` that are the easiest to place, with the least loss that is found.
 
-    None where no evictions of pods of lower priority are enough. ``now_ns`` is Unix time in nanoseconds.
+    Return None if evicting pods of lower priority is not enough. ``now_ns`` is Unix time in nanoseconds.
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
@@ -99,7 +97,7 @@ def choose_gang_victims(
         if rules.is_leaving(uid, now_s):
             cluster.remove(uid)
     kinds = kinds_of(chosen, cluster.predicates.repelling())
-    levels = [priority]  # of one pod the victims are the least important ones anyway
+    levels = [priority]  # for one pod, ``VictimSearch`` finds the least important victims by itself
     if len(chosen) > 1:
         below = {
             booking.priority
@@ -118,9 +116,10 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reserved ``places`` (by UID) are free once ``gone`` and those that are leaving have left.
+    """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have left.
 
-    ``pods`` are the pods of the plan with their nodes, which must take them then, too.
+    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their nodes: they must
+    then also pass kube-scheduler's checks there.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
@@ -133,7 +132,7 @@ def is_enough(
 
 
 class _Attempt:
-    """One way through the pods of a gang, in which pods with a priority below ``below`` may have to leave."""
+    """One attempt to place the pods of a gang, which may evict pods with a priority below ``below``."""
 
     def __init__(
         self,
@@ -154,12 +153,12 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        self._guarded: Counter[Hashable] = Counter()  # by the name of a budget: how many victims it guards
+        self._guarded: Counter[Hashable] = Counter()  # the number of victims that a budget guards, by its name
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
 
     def run(self) -> GangVictims | None:
-        """Return what all pods get and who has to leave, None where one pod has no room."""
+        """Return the placements and the victims; None if one of the pods does not fit."""
         for member, kind in zip(self._members, self._kinds, strict=True):
             place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
             if place is None:
@@ -177,7 +176,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Return the GPUs whose victims add the least to the loss so far, and remove these from the snapshot."""
+        """Choose the GPUs whose victims add the least to the loss so far, and remove the victims from the snapshot."""
         request = asking.request
         if request is None:
             return None
@@ -209,14 +208,14 @@ class _Attempt:
                 self._guarded[budget.name] += 1
             if (gang := self._rules.facts[booking.uid].gang) is not None:
                 gangs.add(gang)
-        # Fewer other pods of these gangs may leave alone now.
+        # Fewer of the other pods of these gangs may now be evicted without their gang.
         for gang in gangs:
             others = (self._ledger.booking(uid) for uid in self._rules.gangs.get(gang, ()))
             nodes.update(other.node for other in others if other is not None)
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return the victims on each node for a kind of pods; only nodes that have changed are searched again."""
+        """Return the victims on each node for a kind of pod; only nodes that have changed are searched again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules)
         now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
@@ -234,11 +233,11 @@ class _Attempt:
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Return the loss with at least the priority of the victims so far: an equal one adds nothing."""
+        """Raise the priority of a loss to that of the victims so far: a lower one makes no difference."""
         return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return what guards a pod once the victims so far have been evicted."""
+        """Return the budget that guards a pod, reduced by the victims so far."""
         budget = self._budget_before(uid)
         return budget._replace(allows=budget.allows - self._guarded[budget.name]) if budget is not None else None
 
@@ -258,10 +257,10 @@ class _Attempt:
     def _loss(self, booking: Booking) -> Loss:
         return eviction_loss(booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND)
 
-    # -- who may stay after all
+    # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare the victims that nobody needs, the dearest first; a gang that leaves whole is spared as a whole."""
+        """Spare victims that are not needed, the most expensive first; a whole gang is spared as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
@@ -277,7 +276,7 @@ class _Attempt:
                     self._cluster.remove(booking.uid)
 
     def _sets(self) -> list[list[Booking]]:
-        """Return which victims stay or leave together, the dearest first."""
+        """Return the sets of victims that stay or leave together, the most expensive first."""
         whole: dict[GangName, list[Booking]] = {}
         sets: list[list[Booking]] = []
         for booking in self._victims.values():
@@ -291,12 +290,12 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims, except those that were told to leave and may hang."""
+        """Return whether all pods of a gang are victims, except those that are being evicted or deleted already."""
         staying = (uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid))
         return all(self._ledger.booking(uid) is None for uid in staying)
 
     def _stands(self, pod: Pod, place: Decision) -> bool:
-        """Return whether a pod could still have its GPUs."""
+        """Return whether a placed pod can still run on its node and GPUs."""
         booking = self._ledger.booking(pod.metadata.uid)
         if booking is not None and lost_reservation(self._ledger, booking) is not None:
             return False

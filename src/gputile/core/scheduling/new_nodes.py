@@ -1,7 +1,7 @@
-"""Computes which new nodes pods without a place need, and which an autoscaler adds by itself.
+"""Computes which new nodes pending pods need, and which of them an autoscaler adds by itself.
 
-An autoscaler adds up what pods ask of a node, and knows no GPUs. It believes that a pod fits a node whose GPUs have
-enough free in sum, and adds nodes for the pods that fit none.
+An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes that a pod fits a
+node whose GPUs have enough free in sum, and adds nodes only for pods that fit no node in sum.
 """
 
 from collections import Counter
@@ -24,15 +24,15 @@ from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 BarredTypes = Mapping[tuple[str, str], Refusal[NodeTypeRule]]
-"""By the UID of a pod and the name of a type: why no such node is to be added for it."""
+"""Why no node of a type is to be added for a pod, by the pod's UID and the type's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
-    """``counts`` has the number of nodes to be added of each type, without the starting ones.
+    """The nodes to add. ``counts`` is their number by node type, without the starting nodes.
 
-    ``types`` names the type that a pod is to go to, by UID; ``on_new`` has the UIDs of those that no starting node
-    takes. ``refused`` says of a pod that no type can take why not, by the types' names.
+    ``types`` is the node type for each pod, by UID; ``on_new`` has the UIDs of the pods that no starting node takes.
+    ``refused`` has the reasons for each pod that no type can take, by UID and the type's name.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -48,9 +48,9 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return which nodes take ``pods``, GPU by GPU; a type that comes first is preferred.
+    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are preferred.
 
-    ``starting`` is how many nodes of each type are there without having reported their GPUs: pods go there first.
+    ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go there first.
     """
     return _packed(_Site(types, configuration, barred), pods, starting)
 
@@ -58,18 +58,18 @@ def new_nodes(
 def nodes_added_unasked(
     pods: Iterable[GangCandidate], types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes
 ) -> Counter[str]:
-    """Return which nodes an autoscaler is about to add for pods that fit no node in sum."""
-    unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}  # the rest it ignores
+    """Return the nodes that an autoscaler is about to add for pods that fit no node in sum, by type."""
+    unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}  # the rest is ignored
     return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
 def places_in_sum(
     pods: Iterable[GangCandidate], nodes: Predicates, reserved: Iterable[Pod], starting: Mapping[str, Node]
 ) -> dict[str, str]:
-    """Return the nodes to which an autoscaler believes that ``pods`` will go, by UID; starting nodes come last.
+    """Return the node on which an autoscaler expects each of ``pods``, by UID; starting nodes come last.
 
-    It does not know what is ``reserved`` on nodes for other pods, and expects those in ``starting`` to offer more than
-    they do (``as_described``).
+    An autoscaler does not know the reservations of the pods ``reserved``, and expects the nodes in ``starting`` to
+    offer more than they do yet (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -85,9 +85,9 @@ def places_in_sum(
 
 
 def as_described(node: Node, kind: NodeType) -> Node:
-    """Return a node of a type as it will be if all comes that is described and is not there yet.
+    """Return a node of a type as it will be when it has all labels and resources that the type describes.
 
-    Taints that are not described are gone then; a node that is closed stays closed.
+    By then, it has lost all taints that the type does not describe; a cordoned node stays cordoned.
     """
     whole, there = kind.node(node.metadata.name), node_allocatable(node)
     offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
@@ -101,7 +101,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Put each pod on the first node that takes it, and add a node where none does; the hardest pods come first."""
+    """Put each pod on the first node that takes it, and add a node if none does; the hardest pods come first."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=_hardness):
@@ -133,7 +133,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them; ``by_sums`` tells that only the sums of a node count."""
+    """Nodes that do not exist yet, and the pods on them. With ``by_sums`` only the sums of a node are checked."""
 
     def __init__(
         self, types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes, *, by_sums: bool = False
@@ -160,14 +160,14 @@ class _Site:
         return self._nodes[name].name
 
     def put_on_a_node(self, each: GangCandidate) -> str | None:
-        """Put a pod on the first node that takes it; return its name, None where none does."""
+        """Put a pod on the first node that takes it; return its name, None if none does."""
         for name in self._predicates.open_nodes(each.pod):
             if self._put(each, name):
                 return name
         return None
 
     def put_on_a_new_node(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Put a pod on a new node of the first type that takes it; return its name, None where none does."""
+        """Put a pod on a new node of the first type that takes it; return its name, None if none does."""
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._put(each, name):
@@ -176,7 +176,7 @@ class _Site:
         return None
 
     def refusal(self, each: GangCandidate, kind: NodeType) -> Refusal[NodeTypeRule] | None:
-        """Return why a type cannot take a pod whatever other pods there are, None where it may."""
+        """Return why even an empty node of a type cannot take a pod; None if it may."""
         if not self._by_sums and each.request is not None:
             refusal = kind.refusal(each.request)
             if refusal is not None:

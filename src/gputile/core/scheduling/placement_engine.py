@@ -1,9 +1,9 @@
-"""Answers the questions of a scheduler: which nodes, how good, which GPUs, and why not.
+"""Decides which nodes a request fits, how good they are, and which GPUs it gets, with reasons.
 
-The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
-only the rows that changed since are computed again. Where the policy is packing they are also computed again when
-prices are: those come from outside, for what they are learnt from takes time. Who brings them later (``prices_later``)
-goes by the plain rule, full nodes first, until then; otherwise the first question waits for prices.
+The extender serves these decisions over HTTP; the simulator calls them directly. Scores are cached per request shape
+for all nodes, and only rows that have changed are computed again. Under the policy ``packing``, new prices also change
+the scores. Computing prices takes time. With ``prices_later`` the caller provides them (``reprice``), and until then
+full nodes are preferred; without it, the first call for scores computes prices.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,10 @@ class _Scored:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Which nodes a request fits, and why not the others.
+    """The nodes that a request fits, and the reasons why it does not fit the others.
 
-    ``refused`` and ``unresolvable`` map a node to its reason; the eviction of pods would help no node in
-    ``unresolvable``.
-    ``closest`` are the refused nodes that come closest, with their reasons, for an event.
+    ``refused`` and ``unresolvable`` map a node to its reason; evictions cannot make the request fit a node in
+    ``unresolvable``. ``closest`` are the nodes that come closest to fitting, with their reasons, for an event.
     """
 
     feasible: list[str]
@@ -64,9 +63,9 @@ class Filtered:
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A pod's node and GPUs. A gang has thousands, so the garbage collector does not walk them.
+    """A pod's node and GPUs. A gang has thousands of decisions, so garbage collection skips them.
 
-    ``allocation`` is None, and ``gpus`` empty, on a node whose GPUs another device plugin hands out.
+    ``allocation`` is None, and ``gpus`` is empty, if another device plugin manages the node's GPUs.
     """
 
     node: str
@@ -77,9 +76,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def binding(self, pod: Pod, version: str = "") -> Binding:
-        """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only.
+        """Build the Binding, which sets node and allocation in one write, and only for the pod with this UID.
 
-        With ``version`` it is for that resourceVersion of the pod only.
+        With ``version`` it is valid only for that resourceVersion of the pod.
         """
         meta = BindingMeta(
             name=pod.metadata.name,
@@ -91,9 +90,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Return what to assume while the Binding is under way; None where there is nothing to book.
+        """Build the booking to assume while the Binding is in flight; None if there is nothing to book.
 
-        ``request`` is the pod's, None where it asks for no GPU; ``assumed_at`` is a time of the monotonic clock in
+        ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the monotonic clock in
         seconds.
         """
         if self.allocation is None or request is None:
@@ -112,7 +111,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         )
 
     def text(self) -> str:
-        """Return the decision for people: "GPU 1 (4 GiB)" or "GPU 0, GPU 3"."""
+        """Describe the GPUs for people: "GPU 1 (4 GiB)" or "GPU 0, GPU 3"."""
         if self.allocation is None:
             return "GPUs by the node's own device plugin"
         if self.allocation.whole:
@@ -124,7 +123,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacementEngine:
-    """Placement on one ledger. ``packing_state`` is what packing weighs by, None before the first prices."""
+    """Places pods on one ledger. ``packing_state`` is what ``packing`` scores by, None before the first prices."""
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
@@ -136,23 +135,23 @@ class PlacementEngine:
         self.demand = DemandTracker(ledger) if packing else None
 
     def snapshot(self) -> "PlacementEngine":
-        """Return placement on a snapshot of the ledger, which weighs as is weighed now."""
+        """Return an engine on a snapshot of the ledger, with the current prices."""
         engine = PlacementEngine(self.ledger.snapshot(), prices_later=self._prices_later)
         engine.packing_state = self.packing_state
         return engine
 
     def reprice(self, prices: Prices) -> None:
-        """Weigh by these prices, and by how scarce things are now.
+        """Score nodes by these prices, and by what is scarce in the cluster now.
 
-        Nodes that change later are weighed as they are by then.
+        When a node changes later, its new state is scored by the same prices and scarcities.
         """
         self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
-        """Return what ``pod`` asks of GPUs, by the ledger's configuration; None where it asks nothing.
+        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests no GPU.
 
         Raises:
-            RequestError: it asks for a GPU in a way that can never be served.
+            RequestError: the request can never be served.
         """
         configuration = self.ledger.configuration
         return parse_request(pod, configuration.unit_mib, configuration.trust_group)
@@ -160,7 +159,7 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits, and why not the others.
 
-        The reasons are in full for the nodes that come closest, and a class for the others: kube-scheduler writes all
+        The nodes that come closest to fitting get full reasons, the others only short ones: kube-scheduler writes all
         distinct reasons into the pod's status, and thousands would not fit.
         """
         rows, known = self._rows(names)
@@ -188,10 +187,10 @@ class PlacementEngine:
     def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``.
 
-        10 is the best node alone: among nodes of equal score the one that the ledger met first, so that
-        kube-scheduler, which draws lots among equals, does not scatter pods over equal nodes. Then 9 for its equals,
-        and one less for each worse distinct score, however close; below the tenth they are all 0, as nodes that do
-        not fit are. ``alternatives`` are what the request is on nodes that it does not fit as it is.
+        Only the best node has rank 10; among nodes of equal score it is the first one in the ledger. kube-scheduler
+        chooses at random among equal ranks, which would scatter pods over equal nodes. The other nodes with the best
+        score have rank 9, and each next lower score, however close, has one rank less. From the tenth score on, the
+        rank is 0, as for nodes that do not fit. ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:
             return []
@@ -202,11 +201,11 @@ class PlacementEngine:
         return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names``, for a pod that asks for ``host`` and no GPU.
+        """Return a rank of 0 to 10 for each of ``names``, for a pod that requests ``host`` and no GPU.
 
-        Where some nodes have no GPUs, each of these has rank 10 and all others 0: kube-scheduler chooses among them.
-        Where all have GPUs, they are ranked as ``rank`` does it: the best is the one whose free GPUs lose the least
-        when the pod takes CPU and memory there. Under the policy spread all nodes have rank 0.
+        If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses among them. If all
+        nodes have GPUs, they are ranked as in ``rank``: on the best node, the free GPUs lose the least value when the
+        pod takes its CPU and memory. Under the policy ``spread`` all nodes have rank 0.
         """
         if not names or self._emptier:
             return [0] * len(names)
@@ -218,7 +217,7 @@ class PlacementEngine:
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that the request fits, best first; of equals the one that is named first."""
+        """Return those of ``names`` that the request fits, best first; equal nodes keep their order."""
         if not names:
             return []
         rows, known = self._rows(names)
@@ -228,7 +227,7 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Return which GPUs of node ``name`` the request gets at ``now_ns`` (Unix time), or why it gets none."""
+        """Choose GPUs of node ``name`` for the request at ``now_ns`` (Unix time), or return why it does not fit."""
         node = self.state(name)
         if node is None:
             return UNKNOWN
@@ -239,7 +238,7 @@ class PlacementEngine:
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
     def decision(self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int) -> Decision:
-        """Return the decision that assigns ``gpus`` of a node, or no GPU if another device plugin manages them."""
+        """Build the decision that assigns ``gpus`` of a node; empty if another device plugin manages them."""
         if not gpus:
             return Decision(info.name, (), None)
         mode = info.mode.value if info.mode else ""
@@ -259,9 +258,9 @@ class PlacementEngine:
         return node_state(self.ledger, row, node_info)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Return the row of each name, and whether it is known (a row of an unknown name is 0)."""
+        """Return the row of each name, and whether it is known; the row of an unknown name is 0."""
         row_of = self.ledger.row_of
-        try:  # one call into C for thousands of names; it takes two names to answer with a tuple
+        try:  # one call into C for thousands of names; it returns a tuple only for two names or more
             found = itemgetter(*names)(row_of) if len(names) > 1 else [row_of[name] for name in names]
             return np.fromiter(found, np.intp, len(names)), np.ones(len(names), np.bool_)
         except KeyError:
@@ -269,9 +268,9 @@ class PlacementEngine:
             return np.maximum(rows, 0), rows >= 0
 
     def scores(self, shape: Shape | None, host: HostResources) -> npt.NDArray[np.int64]:
-        """Return the scores of all rows, computing again only those that changed.
+        """Return the scores of all rows; only rows that have changed are computed again.
 
-        ``shape`` is None for a pod without GPUs; ``host`` is what the pod asks for beside GPUs.
+        ``shape`` is None for a pod without GPUs; ``host`` is the pod's request for CPU and memory.
         """
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
@@ -305,7 +304,7 @@ class PlacementEngine:
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
-    """Return the ranks of scores: see ``PlacementEngine.rank``. Of equally good rows the first is the best."""
+    """Return the ranks of scores: see ``PlacementEngine.rank``. Of the rows with the best score, the first gets 10."""
     ranks, rest = np.zeros(len(found), np.int64), found.copy()
     for rank in range(TOP_SCORE - 1, 0, -1):  # each pass is linear: sorting thousands of scores would take longer
         best = rest.max()
@@ -321,7 +320,7 @@ def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int
 
 
 def _closest(node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
-    """Return the positions of the nodes to name: those that break the latest rule, then those with the most free."""
+    """Return the positions of the nodes to name: those that fail the latest rule, then those with the most free."""
     free = node_arrays.total[rows] - node_arrays.used[rows]
     nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(axis=1).clip(-1)
     if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste

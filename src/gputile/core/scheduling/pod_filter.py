@@ -1,7 +1,8 @@
 """Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
 
-Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request. A pod with ResourceClaims
-is only ranked: kube-scheduler has found devices on each of the nodes, and allocates the first GPU that fits by itself.
+Where a pod may go depends on its gang's plan, an unconfirmed Binding, or its request. For a pod with ResourceClaims
+the nodes are only ranked: kube-scheduler has found devices on each of them, and itself allocates the first GPU that
+fits.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,10 @@ from gputile.core.scheduling.reservation_rules import reserved_node
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """The nodes for one pod. ``lacks_gpus`` says that it waits for GPUs, which may become free at any moment.
+    """The nodes for one pod. ``lacks_gpus``: the pod waits for GPUs, which may become free at any moment.
 
-    ``invalid`` says why no node will ever do, None where one may; ``no_fit`` tells people why none does now, None where
-    there is nothing new to tell.
+    ``invalid`` is the reason why no node can ever take the pod, None if one may. ``no_fit`` is the reason, for people,
+    why no node fits now, None if there is nothing new to report.
     """
 
     nodes: Filtered
@@ -72,7 +73,7 @@ def _no_fit_text(found: Filtered, asked: int) -> str | None:
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``; all are 0 for a pod that asks for no GPU, or in an invalid way."""
+    """Return a rank for each of ``names``; all are 0 if the pod requests no GPU, or its request is invalid."""
     try:
         request = engine.request(pod)
     except RequestError:
@@ -81,7 +82,7 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
 
 
 def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int] | None:
-    """Return a rank for each of ``names``, for a pod that asks for no GPU; None for any other."""
+    """Return a rank for each of ``names`` for a pod without GPUs and GPU claims; None for any other pod."""
     if any(engine.ledger.claims.of_pod(pod)):
         return None
     try:
@@ -95,10 +96,10 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
 
 
 def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
-    """Return what the pod's claims ask for that have no allocation yet; () for claims that the ledger does not know.
+    """Return the shapes of the pod's claims without an allocation; claims that the ledger does not know have none.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or only without its memory being counted.
+        RequestError: no GPU can ever serve a claim, or its memory could not be counted.
     """
     waiting = [claim for claim in ledger.claims.of_pod(pod) if claim.status.allocation is None]
     return tuple(shape for claim in waiting for shape in parse_claim(claim))
@@ -107,9 +108,9 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> tuple[list[int], str]:
     """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing is to be allocated.
 
-    A pod with several requests is ranked by the largest: the others need less of what is scarce. The text says which
-    rule a claim breaks, "" for none: kube-scheduler decides whether it can be allocated. Nothing is booked or refused
-    here, so any replica may answer, and kube-scheduler asks once for a pod.
+    A pod with several requests is ranked by the largest: the others need less of what is scarce. The text names the
+    rule that a claim breaks, or is "": kube-scheduler decides whether the claim can be allocated. Nothing is booked or
+    refused here, so any replica may answer. kube-scheduler calls this once per pod.
     """
     try:
         shapes = claimed_shapes(engine.ledger, pod)
@@ -125,17 +126,17 @@ def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return what the shape is on nodes of each mode: without a request for compute it takes all of it in core_mem."""
+    """Return the shape for nodes of each mode: in core_mem, a shape without compute takes all compute of a GPU."""
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now: nothing keeps it off, and the node is ready and offers its GPUs."""
+    """Return whether a node takes the pod now: it is ready, offers its GPUs, and has suitable labels and taints."""
     info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None
-    # A pod may tolerate that a node is cordoned. If nothing else closes the node, it is as ready as any.
+    # A pod may tolerate a cordon, so ``static_reason`` alone judges a cordoned node.
     closed = info.closed and not info.checked.spec.unschedulable
     return not closed and static_reason(pod.spec, info.checked) is None

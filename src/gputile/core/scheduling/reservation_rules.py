@@ -1,14 +1,14 @@
 """Decides whether a pod may use its reservation, and which pods need one.
 
-The pods of a gang are bound by the reservations of its plan. A pod that preempts others has a reservation by a plan of
-its own, and may use it when the victims have left. All other pods need nothing of this module.
+The pods of a gang are bound to the GPUs that its plan reserves. A pod that preempts others has a plan of its own, and
+may use its reservation when the victims have left. All other pods need no reservation.
 
 A plan is complete when all its reservations are in the ledger and their GPUs are still free for them. Since one
-extender decides all Bindings on one ledger, from then on nobody else can take them. Only the controller can withdraw a
-reservation, and the extender's watch may not have shown that yet. So a plan begins with one pod, its first: its Binding
-holds for the very version of the pod that is known here, and the controller, before it touches any reservation of a
-plan that has not begun, takes that of the first pod away. One of the two comes first, and the other one fails. That
-makes the start of a gang all or nothing, at any lag.
+extender decides all Bindings on one ledger, no other pod can take these GPUs from then on. Only the controller can
+withdraw a reservation, and the extender's watch may lag behind such a write. So the first pod of a plan is bound before
+the others, by a Binding that is valid only for the resourceVersion in the ledger. Before the controller changes any
+reservation of a plan that has not begun, it removes that of the first pod. Of these two writes only one succeeds. So a
+gang starts as a whole or not at all, however much the watch lags.
 """
 
 import msgspec
@@ -24,10 +24,10 @@ from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
 def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
-    """Return the only node that the pod may go to, or why it has to wait; None where it may go wherever it fits.
+    """Return the only node that the pod may go to, or why it has to wait; None if it may go to any node that it fits.
 
     The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a reservation belongs to
-    its plan, whatever its labels have become.
+    its plan even if its labels have changed.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
@@ -42,7 +42,7 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
     reservation = reservation_of(pod)
     if (
         reservation is not None
-        and reservation.allocation is None  # another device plugin hands out the GPUs, so that nothing is booked
+        and reservation.allocation is None  # another device plugin manages the GPUs, so nothing is booked
         and not reservation.preemption
         and reservation.expires_ns > now_ns
     ):
@@ -55,7 +55,7 @@ def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRul
 
 
 def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod cannot use the GPUs that its victims leave yet, None where it can."""
+    """Return why a pod cannot use the GPUs of its victims yet; None if it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
         return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
@@ -63,9 +63,10 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod with a reservation may not be bound, None where it may, or is.
+    """Return why a pod with a reservation may not be bound; None if it may, or is bound already.
 
-    The first pod of a plan may if all its reservations can be used; the others are bound after it, by their own.
+    The first pod of a plan may be bound if all reservations of the plan can be used. For the others, which are bound
+    after it, only their own reservation counts.
     """
     if not booking.reserved:
         return None
@@ -80,7 +81,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be bound, for certain, before the one with this reservation; None where none must."""
+    """Return the pod that must be confirmed as bound before the one with this reservation; None if there is none."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
@@ -89,13 +90,13 @@ def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
 
 
 def waits_for_first(ledger: Ledger, uid: str) -> bool:
-    """Return whether the pod with this UID may be bound as soon as the first one of its gang is."""
+    """Return whether the pod with this UID has to wait until the first pod of its plan is bound."""
     booking = ledger.booking(uid)
     return booking is not None and first_to_bind(ledger, booking) is not None
 
 
 def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:
-    """Return why the GPUs of a reservation cannot be taken any more, None where they can."""
+    """Return why the GPUs of a reservation cannot be used any more; None if they can."""
     row = ledger.row_of.get(reservation.node)
     node_info = ledger.node_info(row) if row is not None else None
     if row is None or node_info is None or reservation.allocation is None:
@@ -119,7 +120,7 @@ def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None)
 
 
 def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
-    alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
+    alone = reservation.whole and not node_info.sliced  # on a sliced node, pods use the GPU in turns
     for share in reservation.gpus:
         i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:

@@ -1,10 +1,10 @@
 """Completes the victims that kube-scheduler proposes on a node, so that a request fits its GPUs.
 
 kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. If its victims
-are not enough, others are chosen beside them as for any pod that preempts (``victim_choice``), or instead of them if
-these are fewer and free as much. Of a pod that also has host ports, rules about other pods or other resources nobody
-knows which of them are in its way: they leave in any case. kube-scheduler knows no gangs, and evicts on one node, so a
-pod of a gang leaves alone here.
+are not enough, more are chosen as for any preemptor (``victim_choice``), or others replace them if these are fewer and
+free as much. If the pod also has host ports, rules about other pods, or requests for other resources, it is unknown
+which of the proposed victims are in its way, so all of them leave. kube-scheduler knows no gangs and evicts on one node
+only, so a pod of a gang leaves without its gang here.
 """
 
 import operator
@@ -29,9 +29,10 @@ _COMPARED = frozenset((CPU, MEMORY, *GPU_RESOURCES))
 
 @dataclass(frozen=True, slots=True)
 class PreemptVerdict:
-    """Whether evictions can help a pod, and what it asks of GPUs: None where any victims do, as it asks for none.
+    """Whether evictions are useless for a pod (``hopeless``), and its GPU request.
 
-    ``compared`` is whether CPU, memory and GPUs are all that it can lack on a node.
+    ``request`` is None if it requests no GPU: then kube-scheduler's victims are enough. ``compared``: the pod can lack
+    only CPU, memory and GPUs on a node, so sets of victims can be compared.
     """
 
     hopeless: bool
@@ -40,7 +41,7 @@ class PreemptVerdict:
 
 
 def judge_preemption(engine: PlacementEngine, pod: Pod) -> PreemptVerdict:
-    """Return whether evictions can help ``pod``: not where its request is invalid, nor for a gang, which is planned."""
+    """Judge whether evictions can help ``pod``: not if its request is invalid, or if it belongs to a planned gang."""
     try:
         request = engine.request(pod)
     except RequestError:
@@ -58,10 +59,10 @@ def victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
+    """Return the UIDs of the pods that have to leave ``node``; None if no set of lower-priority pods is enough.
 
-    ``proposed`` are the victims of the in-tree plugins, ``facts`` those of the bound pods, by UID. A static pod never
-    leaves: its kubelet starts it again. Unless these can be ``compared``, the proposed ones leave in any case.
+    ``proposed`` are the victims that the in-tree plugins chose; ``facts`` describe the bound pods, by UID. A static pod
+    is never a victim, since its kubelet restarts it. Unless ``verdict.compared``, all proposed victims leave.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):

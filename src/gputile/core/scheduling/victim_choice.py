@@ -1,13 +1,12 @@
-"""Chooses the pods to evict for a pod of higher priority: greedily, and spares those nobody needs.
+"""Chooses pods to evict for a pod of higher priority, greedily, and spares those that are not needed.
 
-kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
-no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing, the
-cheapest first; then each of them stays after all that the others make needless. This is done with pods up to the lowest
-priority that is enough, so that the most important victim is the least important possible (``Loss`` has the rest of the
-order).
+kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in sum but no single
+GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of what is missing, and of these the
+cheapest. Then each victim that the others make unnecessary is spared. Only pods up to the lowest sufficient priority
+are considered, so that the most important victim is as unimportant as possible (``Loss`` has the rest of the order).
 
-A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: so many of them,
-whichever they are, may leave alone. No PodDisruptionBudget is violated.
+A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: then surplus pods, no
+matter which, may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
@@ -39,7 +38,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod that others have to leave for; ``now_s`` is Unix time in seconds."""
+    """The pod for which others are evicted; ``now_s`` is Unix time in seconds."""
 
     uid: str
     request: Request
@@ -49,7 +48,7 @@ class Preemptor:
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """GPUs of a node, and the pods that leave them: ``evicted`` are bound, ``withdrawn`` lose their reservation."""
+    """GPUs of a node, and the UIDs of the pods that lose them: bound (``evicted``) or pending ones (``withdrawn``)."""
 
     node: str
     gpus: tuple[Gpu, ...]
@@ -60,10 +59,10 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
-    """Pods that leave together: one, or a whole gang. ``reserved`` is a pending pod that loses its reservation.
+    """Pods that leave together: one pod, or a whole gang. ``reserved``: a pending pod that loses its reservation.
 
-    ``evictions`` says how many of its pods each budget guards. A gang of which more pods run than start together is a
-    budget for those of its pods that leave alone.
+    ``evictions`` is the number of its pods that each budget guards. If more pods of a gang run than start together, the
+    gang is a budget itself: it limits how many of its pods leave without the others.
     """
 
     uids: tuple[str, ...]
@@ -72,13 +71,13 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted, and the preemptor itself: nothing has to be done
+_LEAVING = VictimGroup((), NOTHING)  # pods that are being deleted, and the preemptor itself: they need no eviction
 
 
 class GpuAmounts(NamedTuple):
-    """What a group frees on a GPU, or what the GPU lacks: nothing is lacking where all are 0 or less.
+    """What a group frees on a GPU, or what the GPU lacks; it lacks nothing if all amounts are 0 or less.
 
-    ``incompatible`` pods all have to leave: the preempting pod may not be on a GPU with them.
+    ``incompatible`` is the number of pods that may not share the GPU with the preemptor, so all of them have to leave.
     """
 
     mib: int = 0
@@ -97,19 +96,19 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of what is missing is freed: up to 1 for each amount."""
+        """Return how much of what is missing ``freed`` provides: a fraction of up to 1 for each amount, summed."""
         return sum(min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0)
 
 
 class _Departures:
-    """The groups that leave a node so far, and what they take of budgets."""
+    """The groups that leave a node so far, and how many evictions of each budget they use."""
 
     def __init__(self) -> None:
         self.groups: dict[VictimGroup, None] = {}
         self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
 
     def lets(self, group: VictimGroup) -> bool:
-        """Return whether the budgets allow that the group leaves in addition to the others."""
+        """Return whether the budgets allow the group to leave in addition to the others."""
         return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
 
     def add(self, group: VictimGroup) -> None:
@@ -125,7 +124,7 @@ class _Departures:
 
 @dataclass(slots=True, eq=False)
 class _LeavingGpu:
-    """A GPU: what it lacks for the request, and what each group that may leave frees on it."""
+    """A GPU, what it lacks for the request, and what each group that may leave frees on it."""
 
     gpu: Gpu
     missing: GpuAmounts
@@ -140,9 +139,9 @@ class _LeavingGpu:
 
 
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
-    """Return what ``attempt`` finds at the lowest of the ascending ``levels`` that is enough, by halving.
+    """Return the result of ``attempt`` at the lowest sufficient one of the ascending ``levels``, by binary search.
 
-    The first attempt is at the highest level: where that is not enough, none is.
+    The highest level is tried first: if it is not enough, none is.
     """
     low, high = 0, len(levels) - 1
     middle, best = high, None
@@ -165,7 +164,7 @@ class VictimSearch:
         self._gangs: dict[GangName, tuple[int, VictimGroup | None]] = {}
 
     def on_node(self, name: str, only_gpus: frozenset[str] = frozenset()) -> VictimChoice | None:
-        """Return the GPUs of a node with the least loss; None where no evictions are enough.
+        """Return the GPUs of a node with the least loss; None if evictions are not enough.
 
         With ``only_gpus`` the choice is among the GPUs with these UUIDs.
         """
@@ -184,7 +183,7 @@ class VictimSearch:
         pairs = {each.uid: self._groups_of(each) for each in bookings}
         if all(first is None for uid, (first, _) in pairs.items() if uid != self._preemptor.uid):
             return None
-        # Single pods leave before their gang does. Where gangs let too few go, they leave whole.
+        # First try to evict single pods of gangs. If gangs do not allow enough of that, evict whole gangs.
         ways = [_gpus(state, request, bookings, {uid: first for uid, (first, _) in pairs.items()}, only_gpus)]
         if any(first is not last for first, last in pairs.values()):
             ways.append(_gpus(state, request, bookings, {uid: last for uid, (_, last) in pairs.items()}, only_gpus))
@@ -197,11 +196,11 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group with which a pod leaves, and the one if its gang must leave whole; None where it may not."""
+        """Return the group with which a pod leaves, and that of its whole gang; each is None if it may not leave."""
         if booking.uid == self._preemptor.uid:
             return _LEAVING, _LEAVING
         if booking.reserved:
-            # A gang's reservations stand or fall together, and the planner of gangs alone decides about them.
+            # A gang's reservations are valid only together, and only the gang planner decides about them.
             withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority
             group = VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
             return group, group
@@ -217,7 +216,7 @@ class VictimSearch:
         return (self._together([booking], EvictionBudget(facts.gang, most)) if most else whole), whole
 
     def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
-        """Return how many pods of a gang may leave alone, and the group of all, None where it may not leave."""
+        """Return how many pods of a gang may leave alone, and the group of all pods, None if the gang may not leave."""
         known = self._gangs.get(name)
         if known is not None:
             return known
@@ -236,7 +235,7 @@ class VictimSearch:
         return found
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
-        """Return whether a pod is bound for certain, of lower priority, and gone within a day of its eviction."""
+        """Return whether a pod is certainly bound, has a lower priority, and ends within a day of its eviction."""
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
@@ -278,7 +277,7 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what has to leave a GPU for the request, None where it is too small, or an incompatible pod must stay."""
+    """Return what a GPU lacks and what may leave it; None if the GPU is unsuitable or an incompatible pod must stay."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
@@ -305,7 +304,7 @@ def _gpu(
 
 
 def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
-    """Return the victims of a priority up to ``level`` that free ``wanted`` GPUs: those of the cheapest GPU first."""
+    """Choose victims of a priority up to ``level`` that free ``wanted`` GPUs; the cheapest GPUs are freed first."""
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
     while len(chosen) < wanted:
@@ -326,7 +325,7 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Spare the groups without which enough GPUs are free, the dearest first; return the free GPUs."""
+    """Spare groups that are not needed for ``wanted`` free GPUs, the most expensive first; return the free GPUs."""
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
@@ -337,7 +336,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
+    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if even all do not."""
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts

@@ -1,10 +1,10 @@
-"""Runs the agent as the gateway starts it behind itself.
+"""Runs the agent. The gateway starts this module as its child.
 
 ``python -m gputile.node.agent SETTINGS TOKEN``
 
-An agent runs on every GPU node, mostly idle, and must not keep the memory that it needed once. Importing the bindings
-leaves 12 MiB of freed memory with the allocator, and a burst of admissions some more. glibc gives it back when told to
-(malloc_trim(3)); other C libraries have no such call, and need none.
+An agent runs on every GPU node and is mostly idle, so it returns memory that it no longer needs. After importing the
+bindings, the allocator keeps 12 MiB of freed memory, and more after a burst of admissions. glibc returns it to the
+kernel on request (malloc_trim(3)); other C libraries have no such call, and need none.
 """
 
 import asyncio
@@ -59,9 +59,9 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status.
+    """Run the agent until SIGTERM or SIGINT, or until its gateway closes the connection; return the exit status.
 
-    ``link`` is the agent's end of its link with the gateway, ``token`` that of their claim.
+    ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their lock on the node.
     """
     name, status = settings.node_name, 0
     limit_arenas()
@@ -106,7 +106,10 @@ async def serve(
 
 
 async def _published(connection: Connection, name: str) -> Inventory:
-    """Return what the agent before this one published: GPUs keep their indices, unhealthy ones stay unhealthy."""
+    """Return the inventory that the previous agent published.
+
+    By it, GPUs keep their indices, and unhealthy ones start as unhealthy.
+    """
     try:
         async with asyncio.timeout(READ_NODE_WITHIN_S):
             body = await connection.get(f"/api/v1/nodes/{name}")
@@ -120,7 +123,7 @@ async def _published(connection: Connection, name: str) -> Inventory:
 
 
 async def _together(*work: Coroutine[Any, Any, object]) -> None:
-    """Do all of it; return when all of it has ended, and cleaned up after itself."""
+    """Run all coroutines concurrently; return when all have ended and cleaned up."""
     async with asyncio.TaskGroup() as tasks:
         for each in work:
             tasks.create_task(each)
@@ -138,14 +141,14 @@ _M_ARENA_MAX = -8  # mallopt(3)
 
 
 def limit_arenas() -> None:
-    """Have all threads share one pool of memory: gRPC's few threads would each keep one of their own."""
+    """Make all threads share one malloc arena: otherwise each of gRPC's threads keeps its own."""
     function = _libc("mallopt")
     if function is not None:
         function(_M_ARENA_MAX, 1)
 
 
 def freeze_heap() -> None:
-    """Leave what was loaded so far out of garbage collection, and give back what is free."""
+    """Exclude all present objects from garbage collection, and return free memory to the kernel."""
     gc.collect()
     gc.freeze()
     trim_heap()

@@ -1,4 +1,4 @@
-"""Advertises what the node offers, and changes its mode once no pod can be on its way to it."""
+"""Advertises the devices of the node, and changes its mode once no pod can be on its way to it."""
 
 import asyncio
 import logging
@@ -28,14 +28,14 @@ from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
-CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
+CLOSED_FOR_S = 2.0  # by then, pods that the scheduler placed before it saw the node closed are bound or refused
 
 
 class NodeHardware:
     """The machine as the agent sees it: GPUs, other device plugins, MPS, CDI.
 
-    ``device_plugins`` is the kubelet's directory of plugins' sockets. Without ``cdi`` the container runtime is not told
-    of the GPUs.
+    ``device_plugins`` is the kubelet's directory for the sockets of plugins. If ``cdi`` is None, no CDI specification
+    of the GPUs is written.
     """
 
     def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None) -> None:
@@ -44,9 +44,9 @@ class NodeHardware:
         self._device_plugins = device_plugins
 
     def machine(self) -> Observation:
-        """Return what was last seen of the GPUs.
+        """Return the latest observation of the GPUs.
 
-        A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
+        A GPU whose MPS control daemon does not run counts as unhealthy, since no pod can use it.
         """
         seen = self._monitor.seen
         idle = {
@@ -58,7 +58,7 @@ class NodeHardware:
         return Observation(seen.machine, health)
 
     def other_plugins(self) -> list[str]:
-        """Return the names of the sockets at which other device plugins answer."""
+        """Return the names of the sockets on which other device plugins listen."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
         return [path.name for path in found if has_listener(path)]
 
@@ -90,13 +90,13 @@ class Advertiser:
         self._wakeups = wakeups
 
     async def renew(self, listing: Listing | None = None) -> None:
-        """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
+        """Update what is advertised; change the mode once the node has been closed for long enough.
 
         The mode does not change if the kubelet's ``listing`` is None, or has devices of a pod that the API server does
         not know. A larger unit takes effect after the bound pods were listed, so that their device IDs stay advertised.
 
         Raises:
-            KubeError: the API server does not say which pods are bound here.
+            KubeError: the pods that are bound here cannot be read from the API server.
         """
         keep_unit = False
         if self.state.configuration.unit_mib > self.state.advertised.decided.effective_mode.unit_mib:
@@ -111,10 +111,11 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Decide what is in force, see ``decide_effective_mode``, and advertise the devices that follow from it.
+        """Decide what is in force, see ``decide_effective_mode``, and advertise the resulting devices.
 
-        MPS daemons start first, and the container runtime learns of devices before the kubelet, which may allocate them
-        at once. The checkpoint is written last, so that a full disk keeps nothing from the kubelet.
+        First MPS daemons start, then the CDI specification for the container runtime is written, and then the kubelet
+        is informed, which may allocate devices at once. The checkpoint is written last, so that a full disk does not
+        prevent that.
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -145,7 +146,7 @@ class Advertiser:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
-        """Advertise again after an allocation, unless all pods count in one unit: the list is then the same."""
+        """Advertise again after an allocation, unless all pods have one memory unit: the list is then unchanged."""
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self.state.device_table)
         if mixed or told.mixed or told.expected:
@@ -175,14 +176,14 @@ class Advertiser:
         """Read the pods that are bound to this node, since the watch may lag.
 
         Raises:
-            KubeError: the API server does not say it.
+            KubeError: they cannot be read.
         """
         for pod in await self.cluster.bound_pods():
             answered_pod(self.state.pods, pod, self.state.configuration)
 
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
-    """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
+    """Return the inventory for gputile's scheduler; None if another plugin serves the node."""
     advertised, config = state.advertised, state.node_config
     if advertised.other_plugin is not None:
         return None
@@ -190,13 +191,13 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return in how many seconds no pod can be on its way to a node that is closing; None where it is not closed.
+    """Return after how many seconds no pod can be on its way to a closing node; None if it is not closed.
 
-    ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
+    ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the node was seen closed.
     """
     told, shut = state.advertised, False
     if told.decided.closing and state.node is not None:
-        # Beside another plugin kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand.
+        # If another plugin serves the node, there is no inventory to close, and the node counts as closed.
         published, closed_to_all = state.node.metadata.annotations.get(INVENTORY_ANNOTATION), closed(state.node_config)
         shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
     if not shut:
@@ -213,8 +214,10 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
 
 
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
-    """Return the sets of GPUs that need an MPS control daemon: each GPU that is healthy or only ``without`` one, and
-    those that one pod is on.
+    """Return the sets of GPUs that need an MPS control daemon.
+
+    These are each usable GPU on its own, and the GPUs of each pod with several GPUs. ``without`` are the GPUs that are
+    unhealthy only because their daemon does not run.
     """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
@@ -224,7 +227,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
-    """Return each resource that is to be known here, be it with 0."""
+    """Return the resources to register with the kubelet, including those without devices."""
     wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
     if state.advertised.other_plugin is not None:
         wanted.discard(WHOLE_GPU)

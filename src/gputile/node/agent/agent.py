@@ -1,4 +1,4 @@
-"""Runs the loops of a node that keep machine, kubelet and API server in step."""
+"""Runs the loops that keep the machine, the kubelet and the API server in agreement."""
 
 import asyncio
 import contextlib
@@ -40,20 +40,20 @@ from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
+SYNC_WITHIN_S = 2.0  # how long registration waits for the list of pods; admission reads missing ones
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
-ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for 90 s
-AGAIN_S = 1.0  # after a pod has changed while it was being corrected
+ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has sent no message for 90 s
+AGAIN_S = 1.0  # pause before a retry if a pod changed while it was being corrected
 PROBE_STEP_S = 5.0
-LAG_EVERY_S = 1.0  # four looks a second would be a quarter of what an idle agent costs
+LAG_EVERY_S = 1.0  # four measurements a second would be a quarter of an idle agent's CPU time
 PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that an agent runs on: the node's name, where things are, and what watches its GPUs."""
+    """The machine of an agent: its node's name, its paths, the monitor of its GPUs, and its MPS daemons."""
 
     node_name: str
     paths: HostPaths
@@ -62,10 +62,10 @@ class Host:
 
 
 class Agent:
-    """One node's agent: its parts, each wired to those that it uses, and the loops over them.
+    """One node's agent: its components, wired together, and the loops that drive them.
 
-    The parts start from what the agent before this one has left. Feed ``news`` from the API server; ``run`` until
-    cancelled. ``closed_for`` is how many seconds a node takes no pods before its mode changes.
+    The components start from the files of the previous agent. The caller feeds ``news`` from the API server and awaits
+    ``run``. ``closed_for`` is the number of seconds for which a node accepts no pods before its mode changes.
     """
 
     def __init__(
@@ -104,15 +104,15 @@ class Agent:
         self._compared = time.monotonic()
         self._published = False
 
-    # -- what probes ask, from any thread
+    # -- probes, called from any thread
 
     def not_healthy(self) -> str | None:
-        """Return why the process should be started again, None if it should not."""
+        """Return why the process should be restarted; None if it is healthy."""
         quiet = time.monotonic() - max(self._compared, self.hand_over.looked)
         return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else None
 
     def not_ready(self) -> str | None:
-        """Return why the node is not served yet, None if it is."""
+        """Return why the node is not served yet; None if it is."""
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return None if self._published else "the node has not been told what it offers"
@@ -123,7 +123,7 @@ class Agent:
         """Serve until cancelled.
 
         Raises:
-            ExceptionGroup: of a ``GatewayGoneError`` when the gateway has hung up.
+            ExceptionGroup: with a ``GatewayGoneError`` if the gateway has closed the connection.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -136,7 +136,7 @@ class Agent:
                 tasks.create_task(self._forever(self._publish_status))
                 tasks.create_task(self.slices.watch_kubelet())
         finally:
-            # After the step under way, which waits on what this frees.
+            # The worker runs this after its current step, which still uses what ``close`` frees.
             self._worker.submit(self.host.monitor.close)
             self._worker.shutdown(wait=False)
             await self.arbiter.stop()
@@ -215,7 +215,7 @@ class Agent:
 
 
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
-    """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
+    """Build the arbiter process, with shares from ``state`` and its reports exported by ``metrics``."""
 
     def shares(on: Set[str] | None) -> TimeShares:
         return time_shares(state, str(store.allocations), on)

@@ -1,22 +1,22 @@
-"""Finds whose container the kubelet asks for, and decides what it gets from ``Allocate``.
+"""Identifies the container for which the kubelet calls, and builds the response to ``Allocate``.
 
-No call of the device plugin API says whose devices it asks for. The kubelet admits one pod at a time, and ``List``
-shows that pod with containers that have no devices yet. So the pod is the one that is bound here, asks for GPUs, and
-lacks them in the list. The container is the next in the order of admission that asks for just so many IDs of the
-resource and for which the kubelet has written none down. One that was let start is not meant while one that was not
-could be: a kubelet that has forgotten its devices leaves one alone that runs (``devicesToAllocate`` in
-pkg/kubelet/cm/devicemanager). If all containers were let start, the caller is in the youngest listed pod: a kubelet
-that has just started admits pods by their age, and does not list those to come. Nothing depends on the answer but the
-preferred GPU and what the environment says: ``PreStartContainer`` goes by what the kubelet has written down.
+The calls of the device plugin API do not name the container. The kubelet admits one pod at a time, and ``List`` shows
+that pod with containers that have no devices yet. So the pod is bound here, requests GPUs, and has none in the list.
+The container is the next one in the order of admission that requests exactly this number of IDs of the resource and
+has none in the kubelet's checkpoint. Containers that have not started yet take precedence over those that have: a
+kubelet that has forgotten the devices of a running container requests no new ones for it (``devicesToAllocate`` in
+pkg/kubelet/cm/devicemanager). If all containers have started, the caller is in the youngest listed pod: a kubelet that
+has just started admits pods by age, and does not list those that it has yet to admit. The caller only determines the
+preferred GPU and the environment: ``PreStartContainer`` relies on the kubelet's checkpoint.
 
-A refused ``Allocate`` kills the pod for good, and its controller makes the next one at once. So ``Allocate`` goes by
-the IDs, and is refused only where they can never be served: those of GPUs that are not there, or of too many.
-Everything that is a matter of time waits at ``PreStartContainer``, which the kubelet tries again and again.
+If ``Allocate`` is refused, the pod fails for good, and its controller creates the next one at once. So ``Allocate``
+checks only the IDs, and is refused only if they can never be served: if a GPU does not exist, or there are too many.
+Conditions that may change are checked at ``PreStartContainer``, which the kubelet retries.
 
-The GPUs of an answer are always those of the device IDs that the kubelet gave, so that what a container can see and
-what the kubelet has assigned cannot differ. Both resources of a core_mem container get the same answer: the kubelet
-merges the two. A client of NVIDIA's MPS is also told which control daemon serves it, and its limits (NVIDIA's
-"Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit").
+The GPUs in a response are always those of the kubelet's device IDs, so that a container sees exactly the GPUs that the
+kubelet has assigned. Both resources of a core_mem container get the same response, since the kubelet merges the two. A
+client of NVIDIA's MPS also gets the pipe directory of its control daemon, and its limits (NVIDIA's "Multi-Process
+Service", chapters "Environment Variables" and "Device Memory Limit").
 """
 
 from collections.abc import Mapping, Set
@@ -38,7 +38,7 @@ from gputile.node.agent.rules import AllocationConflict, Occupied, rules_of
 Written = Set[tuple[str, str, str]]
 
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
-CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
+CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's default
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
@@ -49,7 +49,7 @@ _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
 def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
-    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first; nobody without a list."""
+    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first; none without a listing."""
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
@@ -70,7 +70,7 @@ def callers(state: AllocationState, listing: Listing | None, resource: str, size
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of pods to read from the API server before the callers are relied on."""
+    """Return the keys of the pods to read from the API server to identify the caller; none if it is certain."""
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []
@@ -85,7 +85,7 @@ def unclear(state: AllocationState, listing: Listing | None, resource: str, size
 def _next(
     state: AllocationState, listed: ListedPod, pod: KnownPod, written: Written, resource: str, size: int
 ) -> Caller | None:
-    """Return the container of ``pod`` that comes next; those before one that has devices had their turn."""
+    """Return the next container of ``pod``; containers before one with devices have been admitted already."""
     containers = pod.request.containers if pod.request is not None else ()
     reached = max((place for place, each in enumerate(containers) if listed.containers.get(each.name)), default=0)
     again = None
@@ -100,14 +100,18 @@ def _next(
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container without IDs after the last one that has some: those before it had their turn."""
+    """Return the first container after the last one with IDs; earlier ones have been admitted already."""
     names = list(listed.containers)
     reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
     return next(iter(names[reached:]), "")
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether containers lack devices that the pod known by this name does not ask for, or has been given."""
+    """Return whether the listed pod may be a later pod of the same name than the cached one.
+
+    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this container, or
+    requests the resource for it.
+    """
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:
         return bool(bare)
@@ -121,7 +125,7 @@ def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AllocateAnswer:
-    """The answer to ``Allocate``. ``directory`` is the name of the allocation's directory on the host."""
+    """The response to ``Allocate``. ``directory`` is the name of the allocation directory on the host."""
 
     environment: Mapping[str, str]
     directory: str
@@ -131,10 +135,10 @@ class AllocateAnswer:
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Record that ``ids`` are given to the container that is being admitted; return what it gets.
+    """Record the allocation of ``ids`` to the container that is being admitted; return the response.
 
     Raises:
-        AllocationConflict: they can never be served.
+        AllocationConflict: the IDs can never be served.
     """
     state.admission.expected = None
     handed_on = {
@@ -186,9 +190,9 @@ def environment(
     pod_mib: int,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is what its pod has of each GPU.
+    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is its pod's memory on each GPU.
 
-    ``threads`` is the percentage of a GPU's threads that it asks for in mode mps, 0 if it asks for none.
+    ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not node_config.mode.shared:
@@ -201,7 +205,7 @@ def environment(
             _INDEX: ",".join(str(share.index) for share in shares),
             _UNIT: f"{unit_mib}MiB",
         }
-        if mib := sum(share.mib for share in shares):  # of compute, nobody knows for whom, there is none to tell
+        if mib := sum(share.mib for share in shares):  # 0 if an unknown container gets compute only
             result |= {_CONTAINER: str(mib // unit_mib), _POD: str(pod_mib * len(shares) // unit_mib)}
     if node_config.mode is Mode.MPS:
         # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).

@@ -1,7 +1,7 @@
-"""Keeps the node as its agent knows it: the state that every decision of the agent is made on.
+"""Defines the agent's state of the node, on which each of its decisions is based.
 
-It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. Functions that decide
-are given the state; they wait for nothing and read nothing.
+It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make next. Functions that
+decide get the state as an argument; they never wait or do I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,9 +28,9 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """What is in force from now on, and what the node says about what is not.
+    """The mode that is in force from now on, and conditions that report it, or why the requested mode is not in force.
 
-    ``closing`` says that the node is to take no new pods: a change is about to happen.
+    ``closing`` is True if the node must take no new pods because a change of mode is about to happen.
     """
 
     effective_mode: EffectiveMode
@@ -40,7 +40,7 @@ class ModeDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMemory:
-    """What pods are still to get of a GPU: IDs, and what these are worth in MiB."""
+    """The memory of a GPU that pods have yet to receive: the number of IDs, and their worth in MiB."""
 
     ids: int = 0
     mib: int = 0
@@ -48,13 +48,13 @@ class ExpectedMemory:
 
 @dataclass(slots=True)
 class Advertised:
-    """What the node advertises now. ``decided`` is what is in force, ``other_plugin`` what shows that another
-    plugin serves the node instead.
+    """What the node advertises now.
 
-    ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. The kubelet was
-    told of ``resources``, with the IDs that pods were ``expected`` to get; ``mixed`` says that pods of several memory
-    units hold some. ``unsaved`` is set while the checkpoint lacks it. ``closed_since`` is when the node was first seen
-    to take no more pods before a change of mode.
+    ``decided`` is the decision in force. ``effective_mode`` is the mode that survives a restart: None until the node's
+    labels were known once. ``other_plugin`` is the evidence that another plugin serves the node instead. ``resources``
+    were advertised to the kubelet, with the IDs that pods were ``expected`` to get. ``mixed`` is True if a pod with
+    another memory unit than the one in force holds devices. ``unsaved`` is True while the checkpoint is out of date.
+    ``closed_since`` is when the node was first seen closed before a change of mode.
     """
 
     decided: ModeDecision
@@ -69,10 +69,11 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The container that the kubelet asks for.
+    """The container for which the kubelet makes a call.
 
-    ``pod`` and ``request`` are None for a pod of ``key`` that the API server does not know, such as a static pod that
-    has no mirror yet, and for one whose request breaks a rule. ``sure`` says that nothing speaks against it.
+    ``key`` is the key of its pod. ``pod`` and ``request`` are None if the API server does not know the pod, such as a
+    static pod without a mirror pod; ``request`` is also None if it is invalid. ``sure`` is True if nothing speaks
+    against this container.
     """
 
     key: str
@@ -84,9 +85,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The ``Allocate`` that most likely follows the last ``GetPreferredAllocation``, which has found its caller.
+    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``, with the same caller.
 
-    ``epoch`` is that of the kubelet that asked.
+    ``epoch`` is the epoch of the kubelet that made the call.
     """
 
     resource: str
@@ -97,10 +98,10 @@ class ExpectedAllocation:
 
 @dataclass(slots=True)
 class KubeletStatus:
-    """What is known of the kubelet itself.
+    """The state of the kubelet itself.
 
-    ``settled`` is unset until it has listed its pods, which it does one after the other when it has just started;
-    ``epoch`` is when it was first seen. ``silent`` is set while it lists nothing; ``listing`` is what it listed last.
+    ``settled`` is False until its list is complete: after its start it admits its pods one by one. ``epoch`` is when it
+    was first seen. ``silent`` is True while it does not answer; ``listing`` is its latest list of pods.
     """
 
     settled: bool = False
@@ -111,9 +112,9 @@ class KubeletStatus:
 
 @dataclass(slots=True)
 class AdmissionProgress:
-    """What the kubelet is expected to ask for next; ``last_uid`` is the pod that was last seen in admission.
+    """The call that is ``expected`` of the kubelet; ``last_uid`` is the UID of the pod last seen in admission.
 
-    ``answered`` are the allocation directories that were answered and that the kubelet may still write down.
+    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to checkpoint.
     """
 
     expected: ExpectedAllocation | None = None
@@ -123,14 +124,15 @@ class AdmissionProgress:
 
 @dataclass(slots=True)
 class AllocationState:
-    """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
+    """The agent's state of its node.
 
-    ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
-    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint had when
-    it was last read, or what the kubelet lists while ``unread`` says why it cannot be read, and ``records`` what the
-    allocation directories tell, by name; ``started`` are those with which a container was let start.
+    ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read. ``node_config`` is what the
+    node offers, ``labels`` are the node's labels from which it was computed, and ``advertised`` is what was sent to the
+    kubelet. ``device_table`` is derived from the following fields. ``written`` are the entries of the kubelet's
+    checkpoint when it was last read, or what the kubelet lists while it cannot be read; ``unread`` is the reason why it
+    cannot. ``records`` are the records of the allocation directories, by name; ``started`` are the directories whose containers were allowed to start.
     ``of_other_plugins`` are the device IDs that other plugins have registered, by resource, as JSON. ``claims`` are the
-    prepared claims by their UIDs.
+    prepared claims, by UID.
     """
 
     configuration: Configuration
@@ -153,7 +155,7 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Store the node, None if it does not exist; return whether more than its version has changed."""
+        """Store the node (None if there is none); return whether more than its resourceVersion changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -167,27 +169,27 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Take over the records of the previous agent, whose last answers may be on their way to the kubelet."""
+        """Take over the records of the previous agent. The kubelet may have yet to checkpoint its last responses."""
         self.records, self.started = dict(records), started
         self.admission.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Record what the kubelet of this ``epoch`` lists; None if it did not answer."""
-        if self.kubelet.epoch not in (0.0, epoch):  # what one before it was answered is written down by now, or lost
+        """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
+        if self.kubelet.epoch not in (0.0, epoch):  # responses to the previous kubelet are checkpointed by now, or lost
             self.admission.answered.clear()
         known = self.kubelet.listing if listing is None else listing
         self.kubelet = KubeletStatus(settled, epoch, silent=listing is None, listing=known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
-        """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
+        """Return the pod that has the devices; None if it is unknown or was replaced by a pod of the same name."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
     def named_devices(self) -> list[PodDevices]:
-        """Return the devices of one pod of each name: of the pod that has the name now, else of the latest.
+        """Return the rows of one pod per name: of the pod that has the name now, or else of the latest one.
 
-        While a pod that was made anew under its name is answered, its predecessor's devices may not be released yet.
+        When a pod was recreated with the same name, the devices of its predecessor may not be released yet.
         """
         found: dict[tuple[str, str], PodDevices] = {}
         for each in self.device_table:
@@ -201,16 +203,16 @@ class AllocationState:
         return self.pod_of(pod_devices) is not None, pod_devices.since_ns
 
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that a container is on; ``pod`` is its own, where that is known."""
+        """Return the UUIDs of a container's GPUs; ``pod`` is None if it is unknown."""
         return gpus_of(
             pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
         )
 
     def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
-        """Return a container's share of each of the GPUs it is on, in the order of their indices.
+        """Return a container's share of each of its GPUs, sorted by index.
 
-        The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for
-        its two resources one after the other. Where the specification is not known, they are what the IDs are worth.
+        The amounts are those in the pod's specification, since the container's IDs may be incomplete: the kubelet
+        allocates the two resources one after the other. If the specification is unknown, the IDs determine the amounts.
         """
         if isinstance(pod_devices, PreparedClaim):
             return pod_devices.shares
@@ -229,7 +231,7 @@ class AllocationState:
         return tuple(shares)
 
     def directories(self) -> set[str]:
-        """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""
+        """Return the names of all allocation directories that a container may use, even if the kubelet forgot them."""
         own = {
             directory_name(pod.uid, container.name)
             for pod in self.pods.values()
@@ -239,12 +241,12 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return the memory unit that a pod counts in: its own for ever, or that in force where it is not known."""
+        """Return the memory unit of a pod, which never changes; the unit in force if it is unknown."""
         own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 
     def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
-        """Return the row of a pod that holds nothing yet; ``key`` is "" and ``pod`` is None while nobody knows it."""
+        """Return the row of a pod without devices; if the pod is unknown, ``key`` is "" and ``pod`` is None."""
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode.value
@@ -259,7 +261,7 @@ class AllocationState:
         self.admission.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
 
     def expected(self, resource: str, ids: Iterable[str], epoch: float) -> ExpectedAllocation | None:
-        """Return what is expected if it is this, by the kubelet of this ``epoch``, for a pod that is not gone."""
+        """Return the expected allocation if this call matches it and its pod still exists; otherwise None."""
         found = self.admission.expected
         if found is None or (found.resource, found.ids, found.epoch) != (resource, frozenset(ids), epoch):
             return None
@@ -269,6 +271,6 @@ class AllocationState:
         return None if gone else found
 
     def by_kubelet_uid(self) -> dict[str, KnownPod]:
-        """Return the pods by the UID that the kubelet has: no mirror, whose text users can write, is another pod."""
+        """Return the pods by the kubelet's UIDs and their own, which take precedence: users can forge mirrors."""
         pods = self.pods.values()
         return {pod.kubelet_uid: pod for pod in pods} | {pod.uid: pod for pod in pods}

@@ -1,4 +1,4 @@
-"""Talks to the API server: the calls of the agent, and the watches that wake its loops."""
+"""Makes the agent's calls to the API server, and handles the watch events that wake its loops."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ _SLICE: Final = msgspec.json.Decoder(ResourceSlice)
 
 
 class NodeApi:
-    """The agent's calls. Errors are those of ``gputile.kube.errors``."""
+    """The agent's calls to the API server. They raise the errors of ``gputile.kube.errors``."""
 
     def __init__(self, connection: Connection, events: EventRecorder, node: str) -> None:
         self._connection = connection
@@ -47,7 +47,7 @@ class NodeApi:
             return None
 
     async def apply_slice(self, wanted: ResourceSlice) -> ResourceSlice:
-        """Have the API server store a slice, whatever is there under its name; return it as stored."""
+        """Create or overwrite a ResourceSlice by server-side apply; return it as stored."""
         path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
         body = msgspec.json.encode(slice_body(wanted))
         return decode(await self._connection.patch(path, body, content_type=APPLY_PATCH), _SLICE)
@@ -57,7 +57,7 @@ class NodeApi:
             await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of just this pod in just this version (None removes one), and return the pod."""
+        """Change annotations of exactly this version of the pod (None removes one), and return the pod."""
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class NodeApi:
 
 
 class Wakeup:
-    """A wish that a loop does its work soon; wishes that come before it does add up to one."""
+    """A request that a loop runs soon; several requests before it runs count as one."""
 
     def __init__(self) -> None:
         self._wished = asyncio.Event()
@@ -79,7 +79,7 @@ class Wakeup:
         self._wished.set()
 
     async def wait(self, within: float) -> None:
-        """Return at the next wish, after ``within`` seconds without one."""
+        """Wait for the next wish, at most ``within`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._wished.wait()
@@ -88,16 +88,16 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that publishes on the node."""
+    """Wakes the agent's loops: ``compare`` wakes the reconciler, ``publish`` the loop that writes the node's status."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)
 
 
 class NodeInformer:
-    """Takes in watch events and configurations, and wakes the loops that act on them.
+    """Applies watch events and configurations to the state, and wakes the loops that act on them.
 
-    ``pods_listed`` and ``node_seen`` are set once the API server has told the pods of the node, and the node.
+    ``pods_listed`` is set once the pods of the node were listed, and ``node_seen`` once the node was read.
     """
 
     def __init__(self, state: AllocationState, wakeups: Wakeups, node_name: str) -> None:

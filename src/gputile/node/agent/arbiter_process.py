@@ -1,4 +1,4 @@
-"""Runs the node's time arbiter beside the agent, and tells it what each container gets."""
+"""Runs the node's time arbiter as a child process, and sends it the time share of each container."""
 
 import asyncio
 import logging
@@ -24,8 +24,9 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` says what they get: all of them, or those on some GPUs.
-    ``told`` is called when the arbiter has said what was used since its start: times by directory and UUID.
+    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``told`` is called with each
+    report of the arbiter: the GPU time used since the arbiter's start, by path of the allocation directory and GPU
+    UUID.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ArbiterProcess:
         self._tell_used = told
         self._told = Assignment()
         self._files: dict[str, bytes] = {}
-        self._newer: set[str] = set()  # written for a start since the shares of a refresh were computed
+        self._newer: set[str] = set()  # share files written by ``starting`` after a running refresh computed its shares
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._process: asyncio.subprocess.Process | None = None
@@ -49,10 +50,10 @@ class ArbiterProcess:
         return self._process.pid if self._process is not None else None
 
     def starting(self, directory: str, gpus: Set[str]) -> None:
-        """Write the share of a container that is about to start on ``gpus``; the others follow with ``refresh``.
+        """Write the share file of a container that is about to start on ``gpus``; ``refresh`` updates the others.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         content = self._shares(gpus).files.get(directory)
         if content is not None and self._store.write_share(directory, content):
@@ -60,7 +61,7 @@ class ArbiterProcess:
             self._newer.add(directory)
 
     async def refresh(self) -> None:
-        """Bring the arbiter and the allocations' files up to date, and let others go on after each file.
+        """Update the arbiter and the allocations' share files; yield to other tasks after each file.
 
         Raises:
             OSError: a file cannot be written.
@@ -81,7 +82,7 @@ class ArbiterProcess:
             del self._files[name]
 
     async def stop(self) -> None:
-        """End the arbiter; containers go on at their guaranteed share."""
+        """Stop the arbiter; containers then limit themselves to the shares in their files."""
         self._end_task()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -106,7 +107,7 @@ class ArbiterProcess:
 
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
-        if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
+        if stdin is not None and not stdin.is_closing():  # under uvloop, writing to a closed pipe raises RuntimeError
             stdin.write(encode_line(self._told))
 
     async def _run(self) -> str:
@@ -131,7 +132,7 @@ class ArbiterProcess:
                 if not line:
                     return
                 used = decode_line(line, Used)
-            except ValueError as error:  # a line that is too long, too
+            except ValueError as error:  # readline raises it too, if the line is too long
                 log.error("what the arbiter says is not understood: %s", error)
                 continue
             self._tell_used({(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()})

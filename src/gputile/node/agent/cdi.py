@@ -1,8 +1,8 @@
 """Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
 
-A runtime with CDI needs no NVIDIA runtime class and believes no environment variable of an image, so a container gets
-the devices that the kubelet gave and no others. NVIDIA's own specification (``nvidia-ctk cdi generate``) knows more
-of the driver than this one and goes before it. Format: CDI specification 0.5.0.
+A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an image, so a
+container gets exactly the devices that the kubelet allocated. NVIDIA's own specification (``nvidia-ctk cdi generate``)
+covers more of the driver than this one, and takes precedence. Format: CDI specification 0.5.0.
 """
 
 import logging
@@ -25,7 +25,7 @@ FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
 MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
 SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-# What a CUDA program needs of the driver; the rest comes with the image.
+# The libraries of the driver that a CUDA program needs; the rest comes with the image.
 LIBRARIES: Final = (
     "libcuda",
     "libcudadebugger",
@@ -54,10 +54,10 @@ class _Spec(msgspec.Struct):
 def specification(
     machine: ProbedMachine, nodes: Iterable[str], libraries: Sequence[str], capabilities: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the specification of the machine's GPUs and MIG instances.
+    """Return the CDI specification of the machine's GPUs and MIG instances.
 
-    ``nodes`` are those of ``SHARED_NODES`` that exist, ``libraries`` the paths of the driver's libraries on the host,
-    ``capabilities`` what ``read_capabilities`` returns.
+    ``nodes`` are the existing ones of ``SHARED_NODES``, ``libraries`` are the host's paths of the driver's libraries,
+    and ``capabilities`` is the result of ``read_capabilities``.
     """
     edits: dict[str, Any] = {"deviceNodes": [{"path": node} for node in nodes]}
     if libraries:
@@ -75,7 +75,7 @@ def specification(
 
 
 def names(text: bytes) -> frozenset[str]:
-    """Return the qualified names of the devices in a specification; none where it cannot be read."""
+    """Return the qualified names of the devices in a specification; none if it is invalid."""
     try:
         spec = msgspec.json.decode(text, type=_Spec)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -84,7 +84,7 @@ def names(text: bytes) -> frozenset[str]:
 
 
 def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
-    """Return the name of each device, NVIDIA's if there is one; empty where one of them has none."""
+    """Return the qualified name of each device, NVIDIA's if there is one; empty if any device has no name."""
     found: list[str] = []
     for uuid in uuids:
         name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
@@ -95,10 +95,10 @@ def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
 
 
 def read_capabilities(text: str) -> dict[str, int]:
-    """Return the minor number of each MIG capability that the driver tells: ``gpu0/gi3/ci0/access`` and the like.
+    """Return the minor numbers of the MIG capabilities by name, such as ``gpu0/gi3/ci0/access``.
 
-    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and Capabilities");
-    a GPU goes by its minor number there. Lines that say something else are left out.
+    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and Capabilities"),
+    which names a GPU by its minor number. Other lines are ignored.
     """
     found = {}
     for line in text.splitlines():
@@ -109,7 +109,7 @@ def read_capabilities(text: str) -> dict[str, int]:
 
 
 def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the GPU, or its MIG instances: a GPU that is split is reached through them alone."""
+    """Yield the device of the GPU, or those of its MIG instances: a GPU in MIG mode is usable only through them."""
     node = f"/dev/nvidia{gpu.minor}"
     if gpu.mig is not Mig.ON:
         yield _device(gpu.uuid, node)
@@ -125,20 +125,20 @@ def _device(name: str, *nodes: str) -> Mapping[str, Any]:
 
 
 def _soname(path: str) -> str:
-    """Return the name by which programs look for a library: ``libcuda.so.1`` for ``libcuda.so.570.133.20``."""
+    """Return the name by which programs load a library: ``libcuda.so.1`` for ``libcuda.so.570.133.20``."""
     directory, _, file = path.rpartition("/")
     stem, _, _ = file.partition(".so.")
     return f"{directory}/{stem}.so.1"
 
 
-MOST_BYTES = 16 * MIB  # of one file; those of machines with many GPUs have some ten thousand
+MOST_BYTES = 16 * MIB  # of one file; machines with many GPUs have some ten thousand bytes
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 
 
 class CdiFiles:
-    """One CDI directory. ``root`` is where the host's /usr and /proc/driver are seen.
+    """One CDI directory. ``root`` is the directory with the host's /usr and /proc/driver.
 
-    Device nodes are looked for in ``devices``, the agent's own /dev: it has those that the host has for all GPUs.
+    ``devices`` is the directory in which device nodes are found: the agent's own /dev, which has the nodes of all GPUs.
     """
 
     def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:
@@ -157,14 +157,14 @@ class CdiFiles:
             if _content(path) != spec:
                 write_whole(path, spec)
             for file in sorted(self.directory.glob("*.json")):
-                content = _content(file)  # another's may be none that can be read, or too long
+                content = _content(file)  # None if another program's file is unreadable or too long
                 found |= names(content) if content is not None else frozenset()
         except OSError as error:
             log.error("CDI directory %s: %s; containers get their devices by environment only", self.directory, error)
         self._known = found
 
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
-        """Return the qualified names of devices; empty where the runtime would not know one of them."""
+        """Return the qualified names of devices; empty if the runtime does not know one of them."""
         return choose(uuids, self._known)
 
     def _capabilities(self) -> dict[str, int]:
@@ -174,7 +174,7 @@ class CdiFiles:
             return {}
 
     def _libraries(self, driver: str) -> list[str]:
-        """Return the driver's libraries as the host names them; the first directory that has a library wins."""
+        """Return the host's paths of the driver's libraries; the first directory that has a library wins."""
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)

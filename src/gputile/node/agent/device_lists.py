@@ -1,33 +1,34 @@
 """Lists the device IDs of each resource: those of the mode in force, and none for all others (M2).
 
-A plugin that is registered without devices makes the kubelet report the resource as 0, which tells "not in this mode"
-from "nobody here knows this resource". Topology hints are not given: the kubelet's Topology Manager would otherwise
-restrict the choice to a NUMA node and so contradict the GPU that the scheduler booked.
+If a plugin is registered without devices, the kubelet reports the resource as 0, which distinguishes "not in this mode"
+from "unknown on this node". Devices have no topology hints: with them, the kubelet's Topology Manager would restrict
+the choice to a NUMA node, and so could contradict the GPU that the scheduler booked.
 
-Pods that are bound here and not yet admitted need IDs of memory too. With one unit these are among the free ones. A pod
-of another unit than the one in force asks for another number of IDs than its bytes make free ones, so its own have to
-be offered until it has them, as those are that pods hold.
+Pods that are bound here and not yet admitted need memory IDs too. If all pods have the same unit, free IDs serve for
+them. A pod with another unit than the one in force requests a different number of IDs for the same MiB, so its IDs are
+listed separately until it has them, like IDs that pods hold.
 
-How many IDs of memory are listed:
+How many memory IDs are listed:
 
-The kubelet counts IDs and the ledger counts MiB. While the unit never changes the two are the same: a GPU of M MiB
-has floor(M / u) IDs, and a pod that asks k units holds k of them. When the unit changes under running pods, a held ID
-is worth what it was worth when it was given, and the number of IDs listed has to give way:
+The kubelet counts IDs and the ledger counts MiB. As long as the unit does not change, the two agree: a GPU of M MiB
+has floor(M / u) IDs, and a pod that requests k units holds k of them. When the unit changes under running pods, an
+allocated ID keeps the worth that it had when it was allocated, so the number of listed IDs has to change:
 
-* The IDs that pods hold stay listed and healthy. The kubelet keeps them in its checkpoint and refuses to start a pod
-  again after a reboot if one of them is not healthy any more (``devicesToAllocate`` in its device manager).
-* Beside them exactly ``floor(M / u) - ceil(held / u)`` free IDs are listed, where ``held`` is the MiB that the pods on
-  the GPU hold, each ID at the unit of its own pod. Free IDs times the unit is then never more than the MiB left over:
+* The IDs that pods hold stay listed and healthy. The kubelet keeps them in its checkpoint, and after a reboot it
+  refuses to restart a pod if one of its IDs is no longer healthy (``devicesToAllocate`` in its device manager).
+* In addition exactly ``floor(M / u) - ceil(held / u)`` free IDs are listed, where ``held`` is the MiB that the pods on
+  the GPU hold, each ID at the unit of its own pod. So the free IDs are never worth more than the MiB that are left:
   ``held + free * u <= M``.
-* What is booked for pods of other units that the kubelet has yet to admit counts as held, in MiB and in the number of
-  IDs (``device_lists.expected_memory``): as many more are listed, and the kubelet chooses which.
+* The bookings of pods with other units that the kubelet has not admitted yet count as held, in MiB and in the number of
+  IDs (``device_lists.expected_memory``): so many more IDs are listed, and the kubelet chooses among them.
 * The node's allocatable is held IDs + free IDs, and kube-scheduler subtracts the requests of the pods, which are the
-  held IDs: what it sees as free is exactly the free IDs.
-* Which IDs are free is arbitrary, their numbers being names. The lowest that nobody holds are taken: with one unit
-  these are always the numbers below ``floor(M / u)``, and giving one away or back moves no other.
+  held IDs. What it sees as free is exactly the free IDs.
+* Which IDs are listed as free is arbitrary, since their numbers have no meaning. They are the lowest that no pod holds:
+  with a single unit these are always the numbers below ``floor(M / u)``, and allocating or releasing an ID does not
+  change the others.
 
-A free ID that the kubelet gives away at the very moment when it stops being offered does no harm: admission checks MiB,
-not names. The number of listed IDs never exceeds that of the smallest unit in use, so the message limit holds too.
+It does no harm if the kubelet allocates a free ID at the moment when it is withdrawn: admission checks MiB, not IDs.
+The number of listed IDs never exceeds that of the smallest unit in use, so the message limit holds too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -47,31 +48,31 @@ _HEALTH = len("Unhealthy")
 
 
 class UnitError(ValueError):
-    """The memory unit cannot be used on this node; the text names the smallest that can."""
+    """The memory unit cannot be used on this node; the text names the smallest valid one."""
 
 
 def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
-    """Return how many units can still be given away on a GPU of ``total_mib`` of which ``held_mib`` are held."""
+    """Return how many units of a GPU of ``total_mib`` can still be allocated if pods hold ``held_mib``."""
     return max(0, total_mib // unit_mib - -(-held_mib // unit_mib))
 
 
 def free_ids(uuid: str, held: Set[str], free: int) -> Iterator[str]:
-    """Yield as many IDs of the GPU as are ``free``: the lowest that nobody has."""
+    """Yield ``free`` IDs of the GPU: the lowest that are not in ``held``."""
     return islice(filterfalse(held.__contains__, (part_id(uuid, number) for number in count())), free)
 
 
 def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
-    """Return the most bytes of a ListAndWatch message for ``gpus``: in protobuf, with every ID unhealthy."""
+    """Return the maximum bytes of a ListAndWatch message for ``gpus``: its protobuf size if all IDs are unhealthy."""
     size = 0
     for gpu in gpus:
         units = advertised_units(gpu, unit_mib)
-        # Each field has a tag and a length, and so has the Device that holds the two; all lengths are below 128.
+        # Both fields and the Device around them have a tag and a length of one byte each: lengths are below 128.
         size += units * (6 + len(part_id(gpu.uuid, max(0, units - 1))) + _HEALTH)
     return size
 
 
 def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
-    """Refuse a memory unit that would take more device IDs than a kubelet receives (U2).
+    """Check that the kubelet can receive the device IDs of a memory unit in one message (U2).
 
     Raises:
         UnitError: the message would be too long; the text names the smallest unit that is valid here.
@@ -95,7 +96,7 @@ NONE = ExpectedMemory()
 
 
 def expected_memory(pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int) -> Mapping[str, ExpectedMemory]:
-    """Return what ``pods`` of other units than ``unit_mib`` are still to get of each GPU, by its UUID."""
+    """Return the memory of each GPU, by UUID, that ``pods`` with another unit than ``unit_mib`` have yet to receive."""
     found: dict[str, ExpectedMemory] = {}
     for pod in pods:
         request = pod.request
@@ -107,7 +108,7 @@ def expected_memory(pods: Iterable[KnownPod], device_table: DeviceTable, unit_mi
 
 
 def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[str, int]]:
-    """Return how many IDs of each booked GPU the pod does not hold yet; none where the kubelet has put it elsewhere."""
+    """Return how many IDs of each booked GPU the pod does not hold yet; none if the kubelet chose other GPUs."""
     booked = {share.uuid: share.mib // unit_mib for share in pod.allocation.gpus} if pod.allocation else {}
     ids_by_gpu = held.ids_by_gpu.get(GPU_MEMORY, EMPTY) if held else EMPTY
     there = {uuid: len(ids) for uuid, ids in ids_by_gpu.items()}
@@ -122,9 +123,9 @@ Device = tuple[str, bool]
 def devices(
     node_config: NodeConfig, device_table: DeviceTable, expected: Mapping[str, ExpectedMemory], resource: str
 ) -> tuple[Device, ...]:
-    """Return the IDs of ``resource`` in their order, each with whether it may be given away.
+    """Return the IDs of ``resource`` in order, each with its health: the kubelet allocates healthy IDs only.
 
-    ``expected`` is what pods are still to get of each GPU beside what the unit in force makes of the rest.
+    ``expected`` is the memory of each GPU that pods with other units have yet to receive, see ``expected_memory``.
     """
     if not node_config.advertises(resource):
         return ()

@@ -1,20 +1,21 @@
-"""Names device IDs, and answers who holds what on which GPU.
+"""Defines device IDs, and the table of the devices that each pod holds.
 
-Device IDs are named as NVIDIA's plugin does, so that tools that read PodResources, such as DCGM's exporter, find the
-GPU of a pod. The device ID of a whole GPU is its UUID, that of a MIG instance the instance's UUID. A part of a GPU (a
-memory unit, a percent of compute, a time slice) is the UUID, two colons and a number: ``GPU-4c8e...::412``. So a
-container is on the GPU that its IDs name, however the kubelet chose them. The number is only a name;
-``device_lists`` says what a part is worth.
+Device IDs have the format of NVIDIA's device plugin, so that tools that read PodResources, such as DCGM's exporter,
+find the GPU of a pod. The device ID of a whole GPU is its UUID, and that of a MIG instance is the instance's UUID. The
+ID of a part of a GPU (a memory unit, a percent of compute, a time slice) is the GPU's UUID, two colons and a number:
+``GPU-4c8e...::412``. So the IDs of a container always name its GPU, however the kubelet chose them. The number has no
+meaning; ``device_lists`` defines what a part is worth.
 
-The kubelet's PodResources ``List`` has the device IDs of each container of each pod. It has the pod that is being
-admitted, whose containers have no devices yet, and leaves out init containers that are not sidecars.
+The kubelet's PodResources ``List`` returns the device IDs of each container of each pod. It includes the pod that is
+being admitted, whose containers have no devices yet, and omits init containers that are not sidecars.
 
-The table is computed as a whole (``holdings.derive``) and never changed. A row is what one pod holds by the kubelet's
-checkpoint, by the directory of a container that runs, or by an answer that the kubelet has yet to write down.
+The table is computed as a whole (``holdings.derive``) and is immutable. A row is what one pod holds according to the
+kubelet's checkpoint, the allocation directory of a running container, or an Allocate response that the kubelet has not
+checkpointed yet.
 
-The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
-resource of a container, and ``Limits`` what the agent wrote into the directory that the container mounts.
-What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+The kubelet's calls name no pod, but its checkpoint does: ``KubeletEntry`` is the checkpoint's entry for one resource of
+a container, and ``Limits`` is what the agent wrote into the directory that the container mounts. Each memory ID of a
+pod is worth ``unit_mib``, the unit of the pod itself, for the pod's whole life.
 """
 
 import hashlib
@@ -43,9 +44,9 @@ def part_id(uuid: str, number: int) -> str:
 
 
 def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return the IDs by the UUID of the GPU or MIG instance that they name, in the order of the UUIDs."""
+    """Group the IDs by the UUID of their GPU or MIG instance, sorted by UUID."""
     found: dict[str, list[str]] = {}
-    for device_id in device_ids:  # the kubelet names all free IDs of the node in each of its questions
+    for device_id in device_ids:  # a hot loop: each of the kubelet's requests lists all free IDs of the node
         uuid = device_id.partition(_SEPARATOR)[0]
         if uuid in found:
             found[uuid].append(device_id)
@@ -55,7 +56,7 @@ def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def in_order(device_ids: Iterable[str]) -> list[str]:
-    """Return the IDs of one GPU in the order of their numbers."""
+    """Sort the IDs of one GPU by their numbers."""
     return sorted(sorted(device_ids), key=len)
 
 
@@ -64,7 +65,7 @@ Resources = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """One pod: its containers in the order of its spec, with the IDs of each resource."""
+    """A pod in the kubelet's list: its containers in the order of its spec, with the IDs of each resource."""
 
     namespace: str
     name: str
@@ -93,11 +94,11 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one allocation directory says: who was answered what at ``since_ns``, and the limits once it was let start.
+    """The record in one allocation directory: the Allocate response, and after the container's start its limits.
 
-    ``devices`` are the container's IDs by resource; a claim has none. ``pod``, ``uid`` and ``container`` are those of
-    who was taken for the caller, "" where nobody was, until a start says whose they are. ``gpus`` are empty until then.
-    ``mounts`` is what the answer had the container mount, each as container path and host path.
+    ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a claim has none. Until
+    the container starts, ``pod``, ``uid`` and ``container`` are those of the presumed caller ("" if there was none),
+    and ``gpus`` is empty. ``mounts`` is what the response mounts, each as container path and host path.
     """
 
     namespace: str
@@ -123,10 +124,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:
-    """The IDs of one resource that the kubelet has given to a container, by the UID that it has for the pod.
+    """The IDs of one resource that the kubelet has allocated to a container. ``uid`` is the kubelet's UID of the pod.
 
-    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` all that it does:
-    None where the answer cannot be read, and the directory is then the one that the container would get.
+    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` are all its mounts.
+    If the stored Allocate response cannot be read, ``mounts`` is None and ``directory`` is the one that the container
+    would get.
     """
 
     uid: str
@@ -138,14 +140,14 @@ class KubeletEntry:
 
 
 def directory_name(uid: str, container: str) -> str:
-    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    """Return the name of a container's allocation directory, which both of its resources share."""
     if uid.replace("-", "").isalnum():
         return f"{uid}-{container}"
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
 
 
 class PodContainer(NamedTuple):
-    """A container, by the names of its pod; ``uid`` is the pod's, which tells it from a predecessor of its name."""
+    """A container and its pod. ``uid`` is the pod's UID, since an earlier pod may have had the same name."""
 
     uid: str
     namespace: str
@@ -157,10 +159,10 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation directory.
 
-    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
-    start. None where nobody knows.
+    ``mounts`` are the mounts in the Allocate response, each as container path and host path; the kubelet repeats them
+    at every start of the container. It is None if they are unknown.
     """
 
     container: str
@@ -172,10 +174,10 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 
 
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
-    """All that one pod got.
+    """All devices of one pod.
 
-    ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
-    ``known`` is unset while the API server has not told of the pod, as of a static one without a mirror.
+    ``identified`` is False while the owner of the IDs is unknown; ``uid`` is then the name of the directory.
+    ``known`` is False while the API server has not reported the pod, for example a static pod without a mirror pod.
     """
 
     uid: str
@@ -195,12 +197,12 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def pod_uid(self) -> str:
-        """The UID of the pod, where ``uid`` is a claim's."""
+        """The UID of the pod; for a claim it differs from ``uid``."""
         return self.uid
 
     @cached_property
     def ids_by_gpu(self) -> dict[str, dict[str, frozenset[str]]]:
-        """The IDs by resource and GPU, those of all containers together: what the kubelet keeps for the pod."""
+        """The IDs of all containers together, by resource and GPU."""
         ids: dict[str, set[str]] = {}
         for devices in self.devices:
             ids.setdefault(devices.resource, set()).update(devices.ids)
@@ -208,7 +210,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def gpus(self) -> frozenset[str]:
-        """The UUIDs of the GPUs, or MIG instances, that the pod is on."""
+        """The UUIDs of the GPUs or MIG instances of the pod."""
         return frozenset(uuid for gpus in self.ids_by_gpu.values() for uuid in gpus)
 
     @cached_property
@@ -219,7 +221,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return found
 
     def mib(self, gpu: str) -> int:
-        """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
+        """Return the MiB of a GPU that the pod holds in memory units; 0 for whole GPUs."""
         return len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ())) * self.unit_mib
 
     def percent(self, gpu: str) -> int:
@@ -233,7 +235,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return next((p for p in self.devices if p.container == container and p.resource == resource), None)
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
-        """Return the pod with ``devices`` in the place of what the container had of the resource."""
+        """Return a copy in which ``devices`` replace the container's devices of the same resource."""
         others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
         return self.only((*others, devices))
 
@@ -245,7 +247,7 @@ CLAIM_DIRECTORY_PREFIX = "claim-"
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device as the kubelet was answered. ``request`` is the claim's own name for it."""
+    """A device in the response to the kubelet. ``request`` is the name of the request in the claim."""
 
     request: str
     name: str
@@ -253,10 +255,12 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 
 
 class PreparedClaim(PodDevices, frozen=True, dict=True):
-    """What a prepared claim holds: ``uid`` and ``claim`` are its own, ``namespace`` and ``name`` those of the pod.
+    """What a prepared claim holds.
 
-    The kubelet names a claim when it asks to prepare it, so its row needs no device IDs: ``shares`` is what it has of
-    each GPU, in the order of their indices, and all of it where ``whole``; a MIG instance has the instance's UUID.
+    ``uid`` and ``claim`` are the claim's UID and name; ``namespace`` and ``name`` are the pod's, ``owner`` is its UID.
+    The kubelet names the claim when it prepares it, so the row needs no device IDs. ``shares`` is what the claim has of
+    each GPU, sorted by index; the share of a MIG instance has the instance's UUID. ``whole`` is True if the claim has
+    whole devices.
     """
 
     claim: str = ""
@@ -271,7 +275,6 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
 
     @property
     def directory(self) -> str:
-        """The name of its allocation directory."""
         return f"{CLAIM_DIRECTORY_PREFIX}{self.uid}"
 
     @cached_property
@@ -289,21 +292,21 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
     def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
-        """Return the claim with the container that uses it, tied to its allocation directory without IDs."""
+        """Return a copy with the container that uses the claim; it has the allocation directory and no device IDs."""
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
 
 
 def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
-    """Return a row that holds these shares, without device IDs."""
+    """Return a copy of the row that holds ``shares`` instead of device IDs."""
     return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
 
 
 def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
-    """Return the UUIDs of the GPUs that a container is on.
+    """Return the UUIDs of the GPUs of a container.
 
-    ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
-    gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
+    ``gpus`` is the number of GPUs that it shares, 0 if it has whole GPUs. A container that inherits the IDs of an init
+    container gets them in any order, possibly from fewer GPUs; then the GPUs of the pod are returned.
     """
     held = pod_devices.container_gpus.get(container, frozenset())
     if gpus and len(held) != gpus:
@@ -314,7 +317,7 @@ def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset
 class DeviceTable:
     """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
-    ``started`` are the allocation directories with which a container was let start since the machine did.
+    ``started`` are the allocation directories whose containers were allowed to start since the machine booted.
     """
 
     def __init__(self, pods: Iterable[PodDevices] = (), started: Set[str] = frozenset()) -> None:
@@ -331,7 +334,7 @@ class DeviceTable:
         return self._by_uid.get(uid)
 
     def runs(self, uid: str, container: str) -> bool:
-        """Return whether a container was let start with the devices that it holds."""
+        """Return whether the container was allowed to start with the devices that it holds."""
         held = self.get(uid)
         return held is not None and any(
             each.container == container and each.directory in self.started for each in held.devices
@@ -341,14 +344,14 @@ class DeviceTable:
         return {each.directory for held in self._by_uid.values() for each in held.devices}
 
     def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
-        """Yield the devices of the pods on a GPU, without those of the pod ``without``."""
+        """Yield the rows of the pods on a GPU, except that of the pod with the UID ``without``."""
         return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
     def ids(self, resource: str, gpu: str) -> set[str]:
         return {each for held in self._by_uid.values() for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
     def mib(self, gpu: str, without: str = "") -> int:
-        """Return the MiB of a GPU that pods hold as memory units."""
+        """Return the MiB of a GPU that pods hold in memory units."""
         return sum(held.mib(gpu) for held in self.on(gpu, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:

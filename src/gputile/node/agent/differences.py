@@ -1,8 +1,7 @@
-"""Compares allocated devices with bookings. If they differ, the booking is corrected.
+"""Compares allocated devices with bookings, and returns the corrections of bookings that differ.
 
-Nothing is done here: the result is a list of corrections, each with the right annotation, and one that could not be
-carried out turns up again the next time. A pod is judged once all its containers have their devices, an init
-container's being known from the device table.
+The reconciler writes the corrections; one that fails is returned again in the next comparison. A pod is compared once
+all its containers have their devices. The device table contains those of init containers too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,9 @@ from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What is to be done about a pod: ``annotations`` to write, if any, and an event, if there is a ``reason``.
+    """A correction of a pod: ``annotations`` to write, if any, and an event if ``reason`` is set.
 
-    Without annotations it is a complaint of something that cannot be put right from here; ``message`` names the remedy.
+    Without annotations it only reports a problem that the agent cannot correct; ``message`` names the remedy.
     """
 
     pod: KnownPod
@@ -32,7 +31,7 @@ class Correction:
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
-    """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
+    """Build the booking of ``pod`` from its devices; None if the inventory lacks some of its GPUs."""
     request = pod.request
     if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
         return None
@@ -71,7 +70,7 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
 
 
 def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
-    """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
+    """Return the annotations to write for the ``allocation`` of ``pod``; the value None removes an annotation."""
     gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
     written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -80,7 +79,7 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
 
 
 def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
-    """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
+    """Return the GPUs of a container. For an init container whose IDs are forgotten, its booked GPUs are assumed."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return gpus_of(pod_devices, container.name, pod.shared_gpus)
     booked = frozenset(share.uuid for share in pod.booked(container.name))
@@ -90,7 +89,7 @@ def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
-    """Return what differs between what pods hold, what is booked and what the kubelet lists."""
+    """Compare what pods hold, what is booked and what the kubelet lists, and return the corrections."""
     found: list[Correction] = []
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
@@ -115,7 +114,7 @@ def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, 
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
-    if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the parts of its containers differ
+    if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the shares of single containers differ
         return [Correction(pod, annotations)]
     text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
@@ -133,10 +132,11 @@ def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
 
 
 def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
-    """Complain of containers that run on with devices that the kubelet has forgotten.
+    """Report containers that still run with devices that the kubelet has forgotten.
 
-    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
-    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    The kubelet forgets devices if its checkpoint is lost, or if it rejects a pod whose first containers run and dies
+    before it has reported that to the API server: the next kubelet then adopts these containers (``rejectPod`` in
+    pkg/kubelet).
     """
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
@@ -158,7 +158,7 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
-    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    """Report a pod that runs without devices: it started while no plugin offered what it requests."""
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []

@@ -1,13 +1,13 @@
-"""Hands a node over to the agent's successor, as an upgrade does, without a pod that fails.
+"""Hands a node over from one agent to the next, for example in an upgrade, without failing pods.
 
-Between the end of one device plugin and the registration of the next the kubelet has no devices, and fails for good
-each pod that it admits meanwhile. Registering before the other ends does not help: the end of the older stream
-disconnects whatever plugin has the resource by then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So
-the successor closes the node first, by an annotation that the extender goes by; waits until what was decided before
-has been bound and admitted; takes over; and opens the node when the kubelet listens to it.
+Between the end of one device plugin and the registration of the next, the kubelet has no devices and permanently fails
+each pod that it admits. Registering before the old plugin ends does not help: when the older stream ends, the kubelet
+disconnects the plugin that has the resource by then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So
+the new agent first closes the node by an annotation that the scheduler extender obeys. Then it waits until the pods
+that were scheduled before are bound and admitted, takes over, and opens the node when the kubelet watches its devices.
 
-The annotation says until when it holds, so that one whose writer has gone is removed by whichever agent is there. It is
-put off while the kubelet gets on with the pods that it has: on a slow node that may take minutes.
+The annotation contains its deadline, so that any later agent can remove it if its writer has died. The deadline is
+extended while the kubelet makes progress with its pods, which may take minutes on a slow node.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
-OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet listens to the successor
-STUCK_AFTER_S = 40.0  # a busy kubelet may not answer for so long
+OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet watches the new agent's devices
+STUCK_AFTER_S = 40.0  # a busy kubelet may take this long to answer
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
 LISTENING_WITHIN_S = 20.0
-TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch until it counts what that said
+TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch call until it counts the devices
 
 
 class HandOver:
-    """One agent's part. ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic.
+    """Does one agent's part in the handover.
 
-    ``under_way`` says that this agent keeps the node closed. ``looked`` is when it last looked at the kubelet's list.
+    ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic. ``under_way`` is True while this agent
+    keeps the node closed. ``looked`` is the time when it last read the kubelet's list.
     """
 
     def __init__(
@@ -64,9 +65,9 @@ class HandOver:
         self._text = ""
 
     async def close(self) -> None:
-        """Close the node where another agent serves it, and wait until no pod is on its way to it.
+        """Close the node if another agent serves it, and wait until no pod is on its way to the node.
 
-        Where the API server is away nothing can be bound either, so it goes on without.
+        If the API server does not answer, the handover continues without this: no pod can be bound then either.
         """
         if not self._kubelet.state.others or self._state.node is None:
             return
@@ -89,7 +90,7 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return for how many seconds the annotation on the node is to stay; None where there is none."""
+        """Return for how many seconds the annotation must stay on the node; None if there is none."""
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
@@ -98,7 +99,7 @@ class HandOver:
         return 0.0 if text == self._text else self._seconds_left(text)
 
     def _seconds_left(self, text: str) -> float:
-        """Return for how long an annotation holds; 0 where it cannot be read, or the clock was set back since."""
+        """Return for how many seconds an annotation holds; 0 if it is invalid, or the clock was set back since."""
         try:
             left = float(text) - self._now()
         except ValueError:
@@ -110,9 +111,9 @@ class HandOver:
         await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
-        """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits.
+        """Wait until the kubelet has admitted ``pods``, as long as their number decreases.
 
-        The wait lasts as long as they become fewer. No other pod comes meanwhile, so it has an end.
+        No pods are added meanwhile, so the wait ends even if the kubelet never admits one of them.
         """
         fewest, since = len(pods) + 1, self._clock()
         while True:
@@ -134,7 +135,7 @@ class HandOver:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _as_it_is(self, pod: KnownPod) -> KnownPod | None:
-        """Return what the watch says of a pod by now; None where it is gone."""
+        """Return the pod as the watch reports it now; None if it was deleted."""
         pods = self._state.pods
         present = pods.get(pod.key)
         if pod.uid in pods.gone:
@@ -147,14 +148,14 @@ class HandOver:
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
-        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - watch and link tell others
+        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event is set for these
             await asyncio.sleep(LOOK_EVERY_S)
 
 
 def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
-    """Return the keys of those ``pods`` that the kubelet has still to give devices, by what it lists.
+    """Return the keys of those ``pods`` to which the kubelet has yet to allocate devices, according to its list.
 
-    The devices of an init container are not listed: one of a pod that has begun has had its turn.
+    Init containers that are not sidecars do not count, since the kubelet does not list their devices.
     """
     waiting = []
     for pod in pods:
@@ -173,6 +174,6 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
 
 
 def _asked(container: Container) -> list[str]:
-    """Return the resources of device plugins that a container asks for, MIG instances included."""
+    """Return the resources of device plugins that a container requests, including MIG instances."""
     limits = container.resources.limits
     return [name for name in limits if is_served(name) and count_of(limits, name)]

@@ -1,12 +1,12 @@
-"""Answers the kubelet: looks up what a decision needs, lets ``allocation`` decide, writes it down.
+"""Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the result.
 
-For one container of one resource the kubelet calls ``GetPreferredAllocation`` (not always, ``preferred_allocation``),
-``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
+``preferred_allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
-A call holds up every pod of the node and has no deadline in the kubelet, so each request has one here. The agent waits
-for the kubelet's list for up to three seconds, since it takes a while on a busy node, and for half a second if it did
-not come the last time. The agent waits longer for the API server, but only for a pod of which nothing else is known:
-the kubelet keeps for good what such a pod is given.
+A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each request that the agent
+makes meanwhile has a deadline. The agent waits for the kubelet's list for up to three seconds, since a busy node needs
+some time, or for half a second if the previous request failed. The agent waits longer for the API server, but only for
+a pod that is otherwise unknown, since the kubelet never changes what it has allocated to a pod.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ MOST_LOOKUPS = 8
 
 
 class AllocationHandler:
-    """Answers the calls on all device plugins of ``node``. ``compare`` wakes the loop that compares."""
+    """Answers the calls on all device plugins of ``node``. ``compare`` wakes the reconciler."""
 
     def __init__(
         self, advertiser: Advertiser, node: str, files: ContainerPreparation, compare: Wakeup, metrics: AgentMetrics
@@ -47,7 +47,7 @@ class AllocationHandler:
         self._files = files
         self._compare = compare
         self._metrics = metrics
-        self._lists = True  # the kubelet listed its pods when it was last asked
+        self._lists = True  # whether the kubelet answered the last List request
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         """Answer a call on the plugin of one resource."""
@@ -68,7 +68,7 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs. An error would fail the pod for good, so the answer is then no preference."""
+        """Return the preferred IDs. If that fails, return no preference, since an error would fail the pod for good."""
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
             available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
@@ -108,7 +108,7 @@ class AllocationHandler:
         record_mounts(state, allocated.directory, mounts)
         try:
             self._files.prepare(allocated, state.records[allocated.directory])
-        except OSError as error:  # made good before the container starts
+        except OSError as error:  # it is written again before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()
         self._compare.wish()
@@ -122,13 +122,13 @@ class AllocationHandler:
         """Write the limits of a container that is about to start.
 
         Raises:
-            NotYet: it must not start yet.
+            NotYet: the container must not start yet.
         """
         self._records.read(self._state, time.time_ns())
         try:
             try:
                 starting = prestart(self._state, resource, ids, time.time_ns())
-            except NotYet:  # what the kubelet lists may be news
+            except NotYet:  # the kubelet's list may have changed
                 await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
             for start in starting:
@@ -138,10 +138,10 @@ class AllocationHandler:
             self._advertiser.allocated()
             raise
 
-    # -- what a decision needs
+    # -- data for decisions
 
     async def _list(self) -> Listing | None:
-        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
+        """Request the kubelet's list and update the state from it; return None if it does not answer in time."""
         listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
         self._lists = listing is not None
         self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
@@ -149,7 +149,7 @@ class AllocationHandler:
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller | None:
-        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
+        """Identify the caller, after reading candidate pods from the API server if necessary; None if it is unknown."""
         listing = await self._list()
         forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S

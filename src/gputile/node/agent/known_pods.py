@@ -1,6 +1,6 @@
-"""Keeps the pods of this node by key: what each container asks, and what was booked.
+"""Stores the pods of this node by key, with their requests and bookings.
 
-The watch that tells of them may lag behind what was read directly.
+The watch may lag behind pods that were read directly.
 """
 
 from collections.abc import Iterable
@@ -24,8 +24,8 @@ from gputile.core.devices.request import ContainerRequest, Request, RequestError
 class KnownPod:
     """A pod bound to this node.
 
-    ``request`` is None for a pod without GPUs, and for one whose request breaks a rule; ``allocation`` is None where
-    there is none that can be read, and ``problem`` says why.
+    ``request`` is None for a pod without GPUs, or if the request is invalid. ``allocation`` is None if there is none,
+    or if it cannot be read. ``problem`` says what is invalid.
     """
 
     pod: Pod
@@ -40,12 +40,12 @@ class KnownPod:
 
     @property
     def kubelet_uid(self) -> str:
-        """The UID by which the kubelet has the pod: the API server knows a static pod by another one, its mirror's."""
+        """The kubelet's UID of the pod. For a static pod it differs from ``uid``, which is its mirror pod's."""
         return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
 
     @property
     def key(self) -> str:
-        """``namespace/name``, which is all that the kubelet tells of a pod."""
+        """``namespace/name``; the kubelet's list identifies pods only by these."""
         return self.pod.key
 
     @property
@@ -55,14 +55,14 @@ class KnownPod:
 
     @property
     def shared_gpus(self) -> int:
-        """How many GPUs each container shares; 0 for whole GPUs, 1 where it is not known."""
+        """How many GPUs each container shares; 0 for whole GPUs, 1 if the request is unknown."""
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
 
     @property
     def mps_threads(self) -> int:
-        """The percentage of a GPU's threads that the pod asks for in mode mps; 0 where it asks for no valid one."""
+        """The percentage of a GPU's threads that the pod requests in mode mps; 0 if it requests no valid one."""
         try:
             return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
         except (KeyError, ValueError):
@@ -81,7 +81,7 @@ class KnownPod:
         return next((container for container in containers if container.name == name), None)
 
     def booked(self, container: str) -> tuple[GpuShare, ...]:
-        """Return a container's booked part of each GPU; empty where nothing is booked."""
+        """Return the container's booked share of each GPU; empty if nothing is booked."""
         return self.allocation.containers.get(container, ()) if self.allocation else ()
 
 
@@ -105,11 +105,12 @@ MOST_GONE = 4096
 
 
 class PodCache(dict[str, KnownPod]):
-    """Pods by key. ``gone`` are the UIDs of pods that the watch or a list reported as deleted: the answer to a read or
-    a write may arrive later, and would bring such a pod back for good, since the watch has no more to say of it.
+    """The pods by key.
 
-    ``ahead`` are the UIDs of pods that were read directly, and that no watch or list has reported yet: a list that
-    lacks one of them may be older than the pod. ``listed`` is set once the API server has listed them all.
+    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an earlier read or write
+    may arrive afterwards; without this record it would restore the pod for good, since the watch reports no further
+    event for it. ``ahead`` are the UIDs of pods that were read directly and that no watch or list has reported yet: a
+    list without such a pod may be older than the pod. ``listed`` is True once the API server has listed all pods.
     """
 
     def __init__(self) -> None:
@@ -130,9 +131,9 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version of it or a later pod of its name is known.
+    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its name, is stored.
 
-    Return whether anything that matters here is new: most of what a kubelet reports of a pod does not.
+    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant here.
     """
     pod_cache.ahead.discard(pod.metadata.uid)
     return _update(pod_cache, pod, configuration)

@@ -1,4 +1,4 @@
-"""Reaches the kubelet through the gateway: its calls come in, its list and the devices' list go out."""
+"""Connects the agent to the kubelet through the gateway: calls, device lists and the list of pods."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from gputile.node.gateway.protocols import podresources_v1_pb2 as resources_pb
 log = logging.getLogger(__name__)
 
 ADMISSION = ("GetPreferredAllocation", "Allocate", "NodePrepareResources")
-"""The calls by which the kubelet admits a pod, or gets its claims ready."""
+"""The calls by which the kubelet admits a pod or prepares its claims."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
@@ -42,18 +42,19 @@ def devices_message(devices: Sequence[Device]) -> bytes:
 
 _MARGIN_S = 0.1
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
-SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
+SETTLED_AFTER_S = 10.0  # a restarted kubelet readmits its pods one by one, and lists only those readmitted so far
 
 
 class GatewayGoneError(Exception):
-    """The gateway has hung up: there is nobody to serve."""
+    """The gateway has closed the connection, so there is nothing left to serve."""
 
 
 class KubeletLink:
     """The agent's connection to the kubelet, through the gateway.
 
-    ``asked`` is when the kubelet last asked for devices, on the monotonic clock. ``state`` is the gateway's latest;
-    ``state_received`` is set with the first one, and ``registered`` once the kubelet has registered all resources.
+    ``asked`` is the time of the kubelet's last admission call, on the monotonic clock. ``state`` is the latest state
+    that the gateway sent; ``state_received`` is set with the first one, and ``registered`` once the kubelet has
+    registered all resources.
     """
 
     def __init__(self, link: MessageChannel[FromGateway]) -> None:
@@ -74,7 +75,7 @@ class KubeletLink:
         """Handle the gateway's messages; ``answer`` answers the kubelet's calls.
 
         Raises:
-            GatewayGoneError: it has hung up.
+            GatewayGoneError: the gateway has closed the connection.
         """
         try:
             async for message in self._link.messages():
@@ -103,11 +104,11 @@ class KubeletLink:
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet has had time to list its own pods again since it started."""
+        """Whether the kubelet has had time since its start to admit its pods again, so that its list is complete."""
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def until_quiet(self) -> None:
-        """Wait until the kubelet has asked nothing for a moment, two seconds at most: it waits for answers."""
+        """Wait until the kubelet has made no admission call for a moment, for two seconds at most."""
         for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
             quiet = time.monotonic() - self.asked
             if quiet >= QUIET_S:
@@ -115,7 +116,7 @@ class KubeletLink:
             await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
-        """Make other agents release the node; return when they have."""
+        """Take over the node from the agents of other gateways; return when they have released it."""
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
@@ -128,13 +129,13 @@ class KubeletLink:
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:
-        """Serve as a DRA driver that tells this health of its devices; None to serve as none."""
+        """Serve as a DRA driver that reports this health of its devices; None to stop serving claims."""
         if health != self._health:
             self._health = health
             self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
-        """Return who has which devices, None where the kubelet does not say so within so many seconds."""
+        """Return the kubelet's list of pods with their devices; None if it does not answer in ``within`` seconds."""
         self._last += 1
         number = self._last
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -156,12 +157,12 @@ class KubeletLink:
         if call.method in ADMISSION:
             self.asked = time.monotonic()
         self._link.send(await answer(call))
-        if call.method in ADMISSION:  # others may wait for theirs
+        if call.method in ADMISSION:  # the next call may follow at once
             self.asked = time.monotonic()
 
 
 def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:
-    """Return the kubelet's answer as plain data; a resource may come in several entries, one for each NUMA node."""
+    """Convert the kubelet's response to plain data. It may have several entries for a resource, one per NUMA node."""
     listing: dict[str, ListedPod] = {}
     for pod in answer.pod_resources:
         containers: dict[str, dict[str, frozenset[str]]] = {}

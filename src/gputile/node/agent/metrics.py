@@ -1,7 +1,7 @@
 """Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
 
-Those of the node are made when Prometheus asks, on a thread of their own, from what other threads replace as a whole.
-The series of a pod end with it: they are those of the containers that the agent knows at the moment.
+The node's metrics are computed at each scrape, on a separate thread, from data that other threads replace as a whole.
+Only containers that the agent knows at that moment have series, so the series of a pod end with the pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,13 +28,13 @@ from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.support.telemetry import MetricsRegistry
 from gputile.version import VERSION
 
-_SHARE_DIGITS: Final = 6  # sixteen digits of a third, for each container, are kilobytes of a scrape
-_MOST_COUNTED: Final = 1 << 53  # from there on a float64 leaves numbers out
+_SHARE_DIGITS: Final = 6  # the sixteen digits of 1/3 would cost kilobytes in each scrape
+_MOST_COUNTED: Final = 1 << 53  # above it a float64 cannot represent every integer
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 
 class AgentMetrics:
-    """One agent's metrics, in a registry of their own."""
+    """The metrics of one agent, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
@@ -79,7 +79,7 @@ class AgentMetrics:
 
 
 class NodeMetrics(Collector):
-    """The metrics of a node. ``usage`` are the files in which libraries count."""
+    """The metrics of the node. ``usage`` are the files in which the isolation libraries count memory."""
 
     def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles) -> None:
         self._snapshots = snapshots
@@ -87,7 +87,7 @@ class NodeMetrics(Collector):
         self._usage = usage
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing: the names are those of ``collect``, and reading them all to know them would take time."""
+        """Yield nothing, so that registering does not run a whole ``collect`` to learn the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -151,7 +151,7 @@ class NodeMetrics(Collector):
             labels=("gpu", "uuid", "xid"),
         )
         for (uuid, code), number in self._monitor.xids.items():
-            # A MIG instance that is gone has no GPU any more; that it had errors stays.
+            # A deleted MIG instance has no GPU, but its errors still count.
             found.add_metric((indices.get(uuid, ""), uuid, str(code)), number)
         yield found
 
@@ -194,8 +194,8 @@ class NodeMetrics(Collector):
                 if counted is None:
                     continue
                 usage = counted[place]
-                # A container may write anything there: it has no more of a GPU than there is, and has been refused no
-                # more often than a number of Prometheus counts.
+                # The container can write anything into the file, so values are limited to what is possible: the GPU's
+                # memory, and the largest integer that Prometheus counts exactly.
                 used.add_metric(labels, min(usage.used, part.total))
                 peak.add_metric(labels, min(usage.peak, part.total))
                 refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))

@@ -1,9 +1,10 @@
 """Decides which mode, memory unit and sharing are in force on the node.
 
-A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
-(M12). It happens in two steps: the node is first closed to new pods, and changes once none can be on its way to it any
-more, since the kubelet kills a pod for good that comes for what is no longer offered. A new memory unit takes effect
-at once (U5, see ``device_lists``). What is not valid changes nothing and says what would be (M2, U2).
+The mode and the sharing do not change while GPU pods are on the node, since these would lose their devices (M12). A
+change has two steps: first the node is closed to new pods; then, once no pod can be on its way to the node, the change
+takes effect. Otherwise the kubelet would permanently fail pods that request a resource that is no longer offered. A new
+memory unit takes effect at once (U5, see ``device_lists``). An invalid value changes nothing, and the condition lists
+the valid ones (M2, U2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ _NAMED_PODS = 10
 
 
 class LabelError(ValueError):
-    """A label of the node has a value that is not valid; the text names the valid ones."""
+    """A label of the node has an invalid value; the text names the valid ones."""
 
 
 def decide_effective_mode(
@@ -43,8 +44,8 @@ def decide_effective_mode(
 ) -> ModeDecision:
     """Decide the mode, unit and sharing in force from the node's labels, if these are known.
 
-    ``free`` says that no pod can be on its way to the node: it has been closed for long enough. ``keep_unit`` puts off
-    another memory unit.
+    ``free`` is True if the node has been closed for so long that no pod can be on its way to it. ``keep_unit``
+    postpones a change of the memory unit.
     """
     told = state.advertised
     if state.node is None and told.effective_mode is not None:
@@ -53,7 +54,7 @@ def decide_effective_mode(
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
     labels = state.node.metadata.labels if state.node is not None else {}
     before, configuration = told.effective_mode, state.configuration
-    if before is not None and before.claims:  # once they run, all their claims are prepared
+    if before is not None and before.claims:  # prepared claims are in the device table already
         known = (each.pod for each in state.pods.values())
         gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
     if keep_unit and before is not None:
@@ -70,9 +71,9 @@ def decide_mode(
     *,
     free: bool = True,
 ) -> ModeDecision:
-    """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
+    """Decide what is in force from the node's labels; ``before`` is None for a node that joins (M11).
 
-    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` says that no other can be on its way to it.
+    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` is True if no other pod can be on its way to it.
     """
     current = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
     unit, unit_condition = _unit(current, configuration.unit_mib, gpus)
@@ -102,10 +103,10 @@ def decide_mode(
 
 
 def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
-    """Return what the node's labels ask for; the unit is not among them.
+    """Return the mode and sharing that the node's labels request, with unit 0, since no label sets the unit.
 
     Raises:
-        LabelError: one of them is not valid.
+        LabelError: a label is invalid.
     """
     mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     if mode not in MODES:
@@ -135,10 +136,10 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
 
 
 def shared_mib(labels: Mapping[str, str]) -> int:
-    """Return how many MiB of each GPU pods share by memory, 0 for all of them.
+    """Return how many MiB of each GPU pods may share; 0 for all of its memory.
 
     Raises:
-        LabelError: the label is not valid.
+        LabelError: the label is invalid.
     """
     text = labels.get(SHARED_MEMORY_LABEL)
     try:
@@ -151,7 +152,7 @@ def shared_mib(labels: Mapping[str, str]) -> int:
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
-    """Return why the cluster's owner does not want the mode (M13), None where it is wanted."""
+    """Return why the configuration disables the mode (M13); None if the mode is enabled."""
     if mode.shared and not features.sharing:
         feature = "GPU sharing (features.sharing)"
     elif mode is Mode.TOPOLOGY and not features.topology:

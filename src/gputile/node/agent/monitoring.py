@@ -1,4 +1,4 @@
-"""Serves the agent's metrics and probes on a thread that answers when the loop hangs."""
+"""Serves the agent's metrics and probes on threads that answer even if the event loop hangs."""
 
 import contextlib
 import socket
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 OPTION = "--health-port"
 SILENT_FOR_S = 5.0
-AT_ONCE = 64  # one thread each
+AT_ONCE = 64  # connections, with one thread each
 
 NodeProblem = Callable[[], str | None]
-"""Says what is wrong, None if nothing is."""
+"""Returns what is wrong, None if nothing is."""
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = SILENT_FOR_S  # who asks nothing must not stay
+    timeout = SILENT_FOR_S  # disconnects idle clients
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes are no news."""
+        """Do not log requests."""
 
 
 class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Gives each client a thread: any pod that reaches the port may be slow, and must not keep the kubelet waiting."""
+    """Serves each client on its own thread, so that a slow client does not delay the kubelet's probes."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -44,7 +44,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind every address of both families, and do not ask DNS for this host's name, as the base class does."""
+        """Bind all addresses of both families, without the base class's DNS lookup of this host's name."""
         self.socket.close()
         self.socket = bind_port(OPTION, "", self.server_address[1])
         self.server_address = self.socket.getsockname()
@@ -52,29 +52,29 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on another thread; where too many do, hang up on who has been there longest."""
+        """Answer on another thread; if there are too many, close the oldest connection."""
         with self._lock:
             self._open.append(request)
             surplus = self._open.popleft() if len(self._open) > AT_ONCE else None
         if surplus is not None:
-            with contextlib.suppress(OSError):  # it has gone by itself
+            with contextlib.suppress(OSError):  # the client has closed it already
                 surplus.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one request, and forget who asked."""
+        """Answer one request, and stop counting its connection."""
         super().process_request_thread(request, client_address)
         with self._lock, contextlib.suppress(ValueError):
             self._open.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leave those alone who hang up or fall silent."""
+        """Ignore clients that disconnect or time out."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 def monitoring_app(registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem) -> "WSGIApplication":
-    """Return the application. A probe fails with status 503 and what is wrong."""
+    """Return the WSGI application. A failed probe has status 503, and the problem as its text."""
     metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
 
     def app(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:

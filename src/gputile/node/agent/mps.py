@@ -1,18 +1,19 @@
 """Runs NVIDIA's MPS control daemons of a node in mode ``mps`` (M7).
 
-There is one for each GPU, and one for each set of GPUs in use.
+There is one daemon for each GPU, and one for each set of GPUs that a pod uses together.
 
-A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a GPU, a failing
-client takes down those of its own GPU only. A client has one daemon, so a pod on several GPUs gets one that serves
-them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment (``allocate``).
+A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. With one daemon per GPU, a
+failing client takes down only the clients of its own GPU. A client can use only one daemon, so a pod on several GPUs
+gets one that serves them all; it takes turns with the daemons of the single GPUs. The memory of each client is limited
+by its own environment (``allocate``).
 
-The agent's process may die and be started anew while its container goes on; a daemon then goes on too, and with it the
-pods that use it. The process is written down, and the next agent finds it. A process ID alone could be another
-process's by now, so the time of its start is written with it.
+If the agent's process dies and is restarted while its container lives on, the daemons and their clients live on too.
+The agent records the process of each daemon in a file, by which the next agent finds it. The record includes the start
+time of the process, since its process ID may have been reused.
 
-Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
-``nosuid``: see ``usage_files``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
-Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
+Containers mount the pipe directory and must be able to write there. So it is on a file system that is mounted
+``nosuid``: see ``usage_files``. Its mode lets other users pass through it, since a daemon runs its servers as the users
+of its clients. Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
@@ -50,7 +51,7 @@ _MOST_BYTES = 4096
 
 
 class DaemonProcess:
-    """One running daemon, our child or one that an earlier agent has left. ``pid`` is its process ID."""
+    """One running daemon: a child of this process, or a daemon that an earlier agent started."""
 
     def __init__(self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None) -> None:
         self.pid = pid
@@ -60,7 +61,7 @@ class DaemonProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], environment: Mapping[str, str], file: Path) -> "DaemonProcess":
-        """Start a daemon, and write it down in ``file``.
+        """Start a daemon, and record its process in ``file``.
 
         Raises:
             OSError: it cannot be started.
@@ -72,7 +73,7 @@ class DaemonProcess:
 
     @classmethod
     def left(cls, file: Path) -> "DaemonProcess | None":
-        """Return the daemon that an earlier agent has written down, None where it does not run any more."""
+        """Return the daemon that an earlier agent recorded in ``file``; None if it no longer runs."""
         try:
             pid, start = map(int, read_whole(file, _MOST_BYTES).split())
         except (OSError, ValueError):
@@ -91,7 +92,7 @@ class DaemonProcess:
             code = await self._child.wait()
             self._file.unlink(missing_ok=True)
             return f"it ended with status {code}"
-        while self.alive:  # noqa: ASYNC110 - nobody else tells when a process ends that is not a child
+        while self.alive:  # noqa: ASYNC110 - the end of a process that is not a child causes no event
             await asyncio.sleep(_ALIVE_EVERY_S)
         self._file.unlink(missing_ok=True)
         return "it ended"
@@ -113,7 +114,7 @@ class DaemonProcess:
 
 
 def _start_of(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot (proc_pid_stat(5)); 0 where none runs."""
+    """Return the start time of a process in clock ticks since boot (proc_pid_stat(5)); 0 if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -125,9 +126,9 @@ PROGRAM: Final = "nvidia-cuda-mps-control"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
-LOGS: Final = "mps-logs"  # beside the daemons' directory, and containers do not see them
-# What a daemon writes for each client that connects is on the node's disk, and clients connect as often as they like.
-MOST_LOG_BYTES = 4 * MIB  # of each file
+LOGS: Final = "mps-logs"  # a sibling of the daemons' directory, which containers do not mount
+# A daemon logs each connection to the node's disk, and clients may connect as often as they like.
+MOST_LOG_BYTES = 4 * MIB  # for each file
 LOOK_EVERY_S = 10.0
 _BLOCK = 512  # stat(2), st_blocks
 _PASSED = 0o711
@@ -137,9 +138,9 @@ _PROCESS = "process"  # the file that names the daemon's process
 
 
 def cut_back(directory: Path, most: int) -> None:
-    """Empty the files of a directory that take more than ``most`` bytes of the disk.
+    """Truncate the files of a directory that use more than ``most`` bytes of the disk.
 
-    A process that goes on writing at its old offset leaves a hole, which takes none.
+    A process that continues to write at its old offset leaves a hole in the file, which uses no disk space.
     """
     for path in directory.iterdir():
         with contextlib.suppress(OSError):
@@ -150,7 +151,7 @@ def cut_back(directory: Path, most: int) -> None:
 
 
 class MpsDaemons:
-    """Keeps the daemons of the wanted GPUs running; ``problem`` says what is in the way, None if nothing is."""
+    """Keeps the daemons of the wanted GPUs running."""
 
     def __init__(self, directory: Path, program: str = PROGRAM) -> None:
         self._directory = directory
@@ -161,7 +162,7 @@ class MpsDaemons:
 
     @property
     def problem(self) -> str | None:
-        """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
+        """Why mode ``mps`` cannot be served: no program, no safe directory, or no daemon runs. None if it can be."""
         if shutil.which(self._program) is None:
             return (
                 f"{self._program} is not installed on this node: set agent.mps in the chart, install NVIDIA's MPS, or "
@@ -212,7 +213,7 @@ class MpsDaemons:
         await restarts.supervise(run)
 
     async def _run(self, gpus: GpuUuids) -> str:
-        """Run one daemon until it ends; return how it ended."""
+        """Run one daemon until it ends, and return why it ended."""
         length = len(os.fsencode(self.pipes(gpus) / _SOCKET))
         if length > _LONGEST_SOCKET:
             return (
@@ -247,7 +248,7 @@ class MpsDaemons:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
     def _unsafe(self) -> str | None:
-        """Return why containers must not be given what is in the directory, None if they may."""
+        """Return why it is unsafe to mount the directory into containers; None if it is safe."""
         try:
             self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
             if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:

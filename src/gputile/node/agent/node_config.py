@@ -1,9 +1,9 @@
-"""Describes what this node advertises now: its GPUs, and the mode, unit and sharing in force.
+"""Describes what the node advertises now: its GPUs, and the mode, unit and sharing in force.
 
-Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
-``gputile.io/sharing`` chooses: ``time-slicing`` lists each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
-``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>`` and the GPUs that are not split as
-``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
+In addition to the six modes, whole GPUs can be shared by NVIDIA's own methods (G3), in mode ``default`` only. The
+node's label ``gputile.io/sharing`` selects the method: ``time-slicing`` lists each GPU ``gputile.io/replicas`` times as
+``nvidia.com/gpu``; ``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>``, and GPUs without MIG as
+``nvidia.com/gpu``. Only kube-scheduler counts MIG instances, since those of one profile are interchangeable.
 """
 
 from collections.abc import Collection
@@ -19,16 +19,16 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
-LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
+LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # isolated by gputile's library; in mode mps, MPS isolates
 
 
 def is_served(resource: str) -> bool:
-    """Return whether an agent may serve a resource in some mode: memory, compute or GPUs, or MIG instances."""
+    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG instances."""
     return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
 
 
 class Sharing(StrEnum):
-    """How NVIDIA's own ways share whole GPUs of a node in mode ``default``."""
+    """NVIDIA's own methods of sharing the whole GPUs of a node in mode ``default``."""
 
     NONE = "none"
     TIME_SLICING = "time-slicing"
@@ -37,10 +37,10 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveMode:
-    """What the node is set to: what its labels said the last time that a change could be made.
+    """The settings in force: those of the node's labels when a change was last possible.
 
-    ``claims``: it offers its GPUs by ResourceClaims, and no extended resource.
-    ``shared_mib`` is the most of each GPU that pods share by memory, 0 for all of it.
+    ``claims`` is True if the node offers its GPUs by ResourceClaims instead of extended resources. ``shared_mib`` is
+    the memory of each GPU that pods may share, 0 for all of it.
     """
 
     mode: Mode
@@ -64,7 +64,10 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What the node advertises. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is."""
+    """What the node advertises: its GPUs in the ``inventory``, and MIG instances.
+
+    ``withheld`` is the reason why the node advertises nothing; None if it does advertise.
+    """
 
     inventory: Inventory
     effective_mode: EffectiveMode
@@ -83,11 +86,11 @@ class NodeConfig:
         return next((gpu for gpu in self.inventory.gpus if gpu.uuid == uuid), None)
 
     def gpus(self, uuids: Collection[str]) -> tuple[Gpu, ...]:
-        """Return those GPUs that are there, in the order of their indices."""
+        """Return the existing GPUs with these UUIDs, sorted by index."""
         return tuple(gpu for gpu in self.inventory.gpus if gpu.uuid in uuids)
 
     def names(self, uuids: Collection[str]) -> str:
-        """Return what people call the GPUs: by their indices as far as they are there."""
+        """Return the names of GPUs for messages: ``GPU`` and the index, or the UUID if a GPU does not exist."""
         there = self.gpus(uuids)
         gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
         return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
@@ -100,11 +103,11 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        # In units of 1 MiB: where the unit in force is larger than all GPUs, pods of a smaller one keep their IDs.
+        # In units of 1 MiB: if the unit in force is larger than every GPU, pods with a smaller unit keep their IDs.
         return resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs that a container sees: those of its MIG instances, or of the GPUs that it is on."""
+        """Return the UUIDs of the devices that a container sees: its MIG instances, or else its GPUs."""
         instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
         return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
 
@@ -116,7 +119,7 @@ def node_config_of(
     other_plugin: str | None,
     mps_problem: str | None,
 ) -> NodeConfig:
-    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
+    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` are reasons to withhold it, or None."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
@@ -131,7 +134,7 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs, on each GPU in the order of NVIDIA's numbers."""
+    """Return the MIG instances of all GPUs; those of one GPU are sorted by NVIDIA's instance IDs."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))

@@ -1,15 +1,15 @@
-"""Says on the node what it advertises and what is wrong with it, with an event beside what is new.
+"""Writes the node's labels, inventory and conditions, and records an event for each new problem.
 
-``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent said of a node whose GPUs are gone. A
-resting agent reads and writes nothing; it runs this until it has succeeded once, so that a node without GPUs does not
-go on as one with (U11).
+``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent wrote on a node whose GPUs were removed. On
+a node without GPUs, ``gputile.node.idle`` repeats this command until it has succeeded once; it makes no other calls to
+the API server. So a node that lost its GPUs does not remain a GPU node (U11).
 
-One strategic merge patch of the node's ``status`` subresource carries it all, as the kubelet's own patches do: the
-API server takes labels and annotations there too, and conditions merge by their type, so that nobody else's is lost.
+Everything is in one strategic merge patch of the node's ``status`` subresource, like the kubelet's own patches. The API
+server accepts labels and annotations there too, and merges conditions by type, so that those of other writers remain.
 
-The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` hold one
-value, so they are there only where it is true of every GPU (C1, C3). Every model has a label of its own beside them, on
-any node: ``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is found by
+The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` have one
+value, so they are set only if it holds for every GPU (C1, C3). In addition, each model has its own label on every node:
+``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is selected by
 ``model.gputile.io/Tesla-T4 Exists``, and avoided by ``DoesNotExist``.
 """
 
@@ -68,11 +68,11 @@ def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def is_ours(label: str) -> bool:
-    """Return whether ``label`` is one that the agent sets, and removes where it is no longer true."""
+    """Return whether the agent owns ``label``: it sets the label, and removes it if it no longer holds."""
     return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
 
 
-# As with the pressure conditions of the kubelet, "True" is the bad news.
+# As with the kubelet's pressure conditions, the status "True" means a problem.
 
 
 def driver_condition(machine: ProbedMachine) -> NodeCondition:
@@ -84,7 +84,7 @@ def driver_condition(machine: ProbedMachine) -> NodeCondition:
 
 
 def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: EffectiveMode) -> NodeCondition:
-    """Return whether all GPUs and MIG instances are healthy, could be read, and can be offered in the mode."""
+    """Report whether all GPUs and MIG instances are healthy, readable, and usable in the mode."""
     kind = ConditionType.CARD_PROBLEM
     unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
@@ -125,7 +125,7 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
-    """Return whether the MIG mode matches the node's label (G3)."""
+    """Report whether the MIG mode of the GPUs matches the node's label (G3)."""
     wanted, split = effective_mode.sharing is Sharing.MIG, [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
@@ -162,7 +162,7 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
+    """Report whether the node's label for placement is valid; otherwise schedulers follow the configuration (M9)."""
     placement, problem = labels.get(PLACEMENT_LABEL), None
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
@@ -179,10 +179,11 @@ def _condition(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none.
+    """The desired metadata and status of the node.
 
-    ``opened`` says that no exchange of agents keeps the node closed any more. ``shared_gpus`` is how many GPUs share
-    their memory, None where another device plugin may say so.
+    ``labels`` are all labels that the agent owns; ``inventory`` is None if there must be none. ``opened`` is True if no
+    handover between agents keeps the node closed. ``shared_gpus`` is the number of GPUs whose memory is shared; None if
+    another device plugin may write it.
     """
 
     labels: Mapping[str, str]
@@ -200,10 +201,10 @@ def wanted_status(
     *,
     opened: bool = False,
 ) -> Wanted:
-    """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more.
+    """Return the desired labels, annotations and conditions; for ``opened`` see ``Wanted``.
 
-    ``mps_problem`` says why mode ``mps`` cannot be served, None if it can or another mode is in force. ``claims`` says
-    whether GPUs are offered by claims as asked.
+    ``mps_problem`` is the reason why mode ``mps`` cannot be served; None if it can, or if another mode is in force.
+    ``claims`` is the condition that reports whether GPUs are offered to claims as requested.
     """
     inventory, told = inventory_for_scheduler(state), state.advertised
     return Wanted(
@@ -226,7 +227,7 @@ def wanted_status(
 
 
 def _shared_gpus(state: AllocationState) -> int | None:
-    """Return how many GPUs share their memory here; None where another plugin, gpushare's say, counts them."""
+    """Return how many GPUs share their memory; None if another plugin, such as gpushare's, counts them."""
     if state.advertised.other_plugin is not None:
         return None
     config = state.node_config
@@ -234,7 +235,7 @@ def _shared_gpus(state: AllocationState) -> int | None:
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
-    """Return the strategic merge patch that makes ``current`` say what is ``wanted``; None if it does already."""
+    """Return the strategic merge patch from ``current`` to ``wanted``; None if nothing differs."""
     have = current.metadata.labels
     labels: dict[str, str | None] = {key: value for key, value in wanted.labels.items() if have.get(key) != value}
     labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
@@ -257,9 +258,10 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
-    """Return the strategic merge patch that removes what an agent has said of the node; None where none has.
+    """Return the strategic merge patch that removes what an agent wrote on the node; None if no agent wrote anything.
 
-    The condition of a silent agent is the controller's. Labels of a node that no agent has spoken of are others'.
+    The condition of a silent agent remains, since the controller owns it. If there is neither a condition nor an
+    inventory of an agent, the labels are not the agent's either.
     """
     spoken = [
         condition.type
@@ -277,9 +279,10 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return what makes the node's resources say how many GPUs share their memory; None removes it (B9).
+    """Return the status patch that sets the number of GPUs with shared memory as a resource; None removes it (B9).
 
-    The kubelet leaves alone what it does not manage, but copies the capacity into the allocatable only now and then.
+    Both fields are set: the kubelet keeps resources that it does not manage, but copies the capacity to the allocatable
+    only from time to time.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count}
@@ -289,10 +292,10 @@ _WARNING: Final = "Warning"
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
-    """Write what is ``wanted`` where ``node`` says otherwise; return whether it did.
+    """Patch the node where it differs from ``wanted``, and record events; return whether a patch was sent.
 
     Raises:
-        KubeError: it cannot be written.
+        KubeError: the node cannot be patched.
     """
     about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
     before = {condition.type: condition for condition in node.status.conditions}
@@ -310,14 +313,14 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 def _event_type(old: NodeCondition | None, new: NodeCondition) -> str:
-    """Return the type of the event for a condition: where it turns bad or says something new, or turns good again."""
+    """Return the type of the event for a condition that turned bad, has a new message or recovered; "" for none."""
     if new.status == "True" and (old is None or old.message != new.message):
         return _WARNING
     return "Normal" if new.status == "False" and old is not None and old.status == "True" else ""
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent said of it; return what was done.
+    """Remove from the node what an agent wrote; return a message, "" if there was nothing to remove.
 
     Raises:
         KubeError: the node cannot be read or written.
@@ -336,7 +339,7 @@ async def leave(settings: AgentSettings) -> str:
 
 
 def main() -> None:
-    """Remove it; exit with 1 where that is to be tried again."""
+    """Remove what an agent wrote on the node; exit with status 1 if a retry is needed."""
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
     except (KubeError, ConversionError) as error:

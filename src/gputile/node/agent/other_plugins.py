@@ -1,6 +1,6 @@
-"""Finds other device plugins and DRA drivers that hand out the node's GPUs: gputile then offers none.
+"""Detects other device plugins and DRA drivers that serve the node's GPUs: gputile then offers none.
 
-The evidence is a plugin's socket that answers in the kubelet's directory, device IDs with the UUIDs of this node's
+The evidence is a listening socket of a plugin in the kubelet's directory, device IDs with the UUIDs of this node's
 GPUs, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gputile has never offered it.
 """
 
@@ -33,7 +33,10 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
 
 
 def find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
-    """Return what shows that another plugin or driver serves the node; ``sockets`` are those that answer."""
+    """Return the evidence that another plugin or driver serves the node, None if there is none.
+
+    ``sockets`` are the names of the sockets on which other plugins listen.
+    """
     told, node = state.advertised, state.node
     annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
     served = WHOLE_GPU in told.resources or annotated
@@ -44,10 +47,10 @@ def find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: P
 
 
 def resources_of_others(registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None) -> list[str]:
-    """Return the resources by which other device plugins give away GPUs with these UUIDs, whatever their names are.
+    """Return the resources under which other device plugins offer GPUs with these UUIDs.
 
-    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. That is not written anew when a
-    plugin goes, but the kubelet then says of the node that it has 0 of the resource.
+    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The kubelet does not rewrite it when
+    a plugin ends, but then the node's allocatable of the resource becomes 0.
     """
     wanted = [uuid.encode() for uuid in uuids]
     there = node.status.allocatable if node is not None else {}
@@ -61,10 +64,10 @@ def resources_of_others(registered: Mapping[str, bytes], uuids: Iterable[str], n
 def other_plugin_evidence(
     sockets: Iterable[str], resources: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
 ) -> str | None:
-    """Return what shows that another plugin or driver serves the node, None where none does.
+    """Return the evidence that another plugin or driver serves the node, None if there is none.
 
-    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``, and ``resources`` the ``resources_of_others``;
-    ``served_before`` says that gputile itself may be why ``nvidia.com/gpu`` is there.
+    ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``, and ``resources`` the result of
+    ``resources_of_others``. ``served_before`` is True if the node may have ``nvidia.com/gpu`` because of gputile.
     """
     for socket in sorted(sockets):
         return f"its socket {socket} answers"

@@ -1,13 +1,13 @@
-"""Prefers for a container the GPUs its pod is on already, then the booked ones, then where it fits.
+"""Chooses preferred GPUs: those that the pod already has, then the booked ones, then GPUs with room.
 
-The booking can be out of date: the GPU may have failed, or the kubelet may have put another pod there. A pod
-can have no booking at all: a static pod, or one whose node was named by hand. It then gets the fullest GPUs that have
-room for it, and the annotation is written afterwards.
+The booking can be out of date: the GPU may have failed, or the kubelet may have allocated it to another pod. A static
+pod, or a pod whose ``nodeName`` was set by hand, has no booking at all. It then gets the fullest GPUs that have room
+for it, and the annotation is written afterwards.
 
-The kubelet fills up whatever is missing with IDs of its own choice, from any GPU. So an answer always has the whole
-number of IDs on the right number of GPUs, and only where no such set exists is it less.
+The kubelet completes a short answer with IDs of its own choice, from any GPU. So an answer always has the full number
+of IDs on the right number of GPUs, unless no such set exists.
 
-A pod counts with what it really holds once it has been admitted, and with what is booked for it until then.
+A pod counts with the devices that it holds once it has been admitted, and with its booking until then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +30,10 @@ def preferred(
     must: Iterable[str],
     size: int,
 ) -> tuple[str, ...]:
-    """Return ``size`` IDs of ``available`` that the kubelet should take, with all of ``must``.
+    """Return ``size`` IDs of ``available`` that the kubelet should take, including all of ``must``.
 
-    They are the first set that can be served. Where none can, they are on as few GPUs as possible, and the check at
-    ``Allocate`` says what is wrong with them.
+    They are the first set that can be served. If there is none, they are on as few GPUs as possible, and the check at
+    ``Allocate`` reports the problem.
     """
     kept = frozenset(must)
     free = tuple(device_id for device_id in available if device_id not in kept)
@@ -53,9 +53,10 @@ def preferred(
 
 
 def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None) -> set[str]:
-    """Return IDs that this container may not use, even if the kubelet calls them free.
+    """Return the IDs that this container may not use, even if the kubelet regards them as free.
 
-    An init container may use IDs of its pod's other containers: they take them over, or it does not run again.
+    An init container may use the IDs of its pod's other containers: these inherit its IDs, and if they run already, it
+    does not run again.
     """
     own = caller.container if caller is not None else ""
     init = caller is not None and caller.request is not None and caller.request.phase is Phase.INIT
@@ -74,9 +75,9 @@ def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str,
 
 
 def spread_evenly(size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...] | None:
-    """Return ``size`` IDs, as many of each of ``gpus``, with all of ``must``; None where there are not enough.
+    """Return ``size`` IDs, the same number from each of ``gpus``, including all of ``must``.
 
-    ``available`` includes ``must``, as in the kubelet's request.
+    ``available`` includes ``must``, as in the kubelet's request. The result is None if there are not enough IDs.
     """
     if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
         return None
@@ -91,7 +92,7 @@ def spread_evenly(size: int, gpus: Sequence[str], available: IdsByGpu, must: Ids
 
 
 def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few GPUs as possible, those of ``must`` first: the answer of last resort."""
+    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first: the answer of last resort."""
     chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
     for gpu in sorted(available, key=lambda gpu: (gpu not in must, -len(available[gpu]))):
         chosen += in_order(available[gpu] - must.get(gpu, frozenset()))[: size - len(chosen)]
@@ -102,9 +103,9 @@ def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ..
 
 @dataclass
 class _Choice:
-    """One choice of device IDs, on the state of the node at this moment.
+    """One choice of device IDs, based on the current state of the node.
 
-    ``held`` is what the pod has so far; ``caller`` is the container that asks, None where nobody knows.
+    ``held`` is the row of the pod so far; ``caller`` is the container that the IDs are for, None if it is unknown.
     """
 
     state: AllocationState
@@ -120,10 +121,10 @@ class _Choice:
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
-        """Yield the GPUs that the pod is on, those booked for the container and the pod, and what fits now.
+        """Yield the GPUs that the pod has, those booked for the container and for the pod, and GPUs that fit now.
 
-        The first of a pod's calls goes where the whole pod has IDs and room, if there is such a GPU: the kubelet gives
-        the IDs of an init container to the containers after it, and fills up what they lack.
+        The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any: the kubelet reuses
+        the IDs of an init container for the containers after it, and adds more where they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod and self.caller else ()
@@ -158,7 +159,7 @@ class _Choice:
     def _near(self) -> tuple[str, ...]:
         """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a different resource.
 
-        The kubelet asks for all resources of a container one after the other.
+        The kubelet allocates the resources of a container one after the other.
         """
         last = self.state.device_table.get(self.state.admission.last_uid)
         if self.caller is not None or last is None or last.identified or self.resource in last.ids_by_gpu:
@@ -166,7 +167,7 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> tuple[str, ...]:
-        """Return the fullest ``count`` GPUs with so many IDs and so much room on each; of GPUs in turns the emptiest.
+        """Return the fullest ``count`` GPUs with this many IDs and this much room each; with time-slicing the emptiest.
 
         The bookings of pods that are not admitted yet count too.
         """

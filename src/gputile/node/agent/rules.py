@@ -1,4 +1,4 @@
-"""Checks whether a pod can be served with device IDs that the kubelet chose or the agent prefers."""
+"""Checks whether a pod can be served with the device IDs that the kubelet chose or the agent prefers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,13 +18,14 @@ class AllocationConflict(Exception):
 
 
 class Occupied(AllocationConflict):
-    """It cannot be served beside those who hold the GPUs now; it can once they have gone."""
+    """The pod cannot be served until other pods have released the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationRules:
-    """The rules of a node that advertises ``node_config``, beside the pods of ``device_table``; at most ``most_pods``
-    may be on a GPU.
+    """The rules of a node that advertises ``node_config`` and has the pods of ``device_table``.
+
+    At most ``most_pods`` pods may be on a GPU.
     """
 
     node_config: NodeConfig
@@ -34,19 +35,19 @@ class AllocationRules:
     def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
         """Check an allocation. ``pod_devices`` includes ``devices``.
 
-        ``gpus`` is the number of GPUs that it asks for. ``reused`` says that its IDs are those of an init
-        container of the pod: the kubelet takes them in any order, and the pod holds the GPUs anyway.
+        ``gpus`` is the number of GPUs that it requests. ``reused`` is True if its IDs come from an init container of
+        the pod: the kubelet takes these in any order, and the pod holds the GPUs anyway.
 
         Raises:
-            Occupied: it is only a matter of time.
-            AllocationConflict: says which rule is broken.
+            Occupied: it cannot be served until other pods have released the GPUs.
+            AllocationConflict: a rule is broken; the text names it.
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
             why = node_config.withheld or f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        by_uuid: IdsByGpu = {}  # not of MIG instances: each is one pod's alone
+        by_uuid: IdsByGpu = {}  # stays empty for MIG instances, which are not shared
         if not resource.startswith(MIG_PREFIX):
             by_uuid = by_gpu(devices.ids)
         else:
@@ -68,7 +69,7 @@ class AllocationRules:
         """Check that the pod may share its GPUs with the other pods: enough capacity, and the same trust group.
 
         Raises:
-            Occupied: says who or what is in the way.
+            Occupied: it may not; the text names the pods or the limit.
         """
         if resource.startswith(MIG_PREFIX):
             return
@@ -78,22 +79,22 @@ class AllocationRules:
         self._check_company(pod_devices, by_uuid)
 
     def check_claim(self, claim: PreparedClaim) -> None:
-        """Refuse a claim that cannot be on its GPUs beside the other pods.
+        """Check that a claim may share its GPUs with the other pods.
 
         Raises:
-            Occupied: says who or what is in the way.
+            Occupied: it may not; the text names the pods or the limit.
         """
         if self.node_config.mode.shared:
             self._check_room(claim, claim.gpus)
         self._check_company(claim, claim.gpus)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
-        """Return why a container must not start with IDs that another pod holds too, None where it may.
+        """Return why a container must not start with IDs that another pod holds too; None if it may start.
 
-        The kubelet can give the same IDs to two pods: a ``List`` that finds a pod gone, while the kubelet waits for an
-        answer, makes it count anew without those that it is about to give (``UpdateAllocatedDevices`` in its device
-        manager). An ID of memory or compute is a name, as that of a time slice is: there it is enough that the GPU has
-        room for both pods, as for any two.
+        The kubelet can allocate the same IDs to two pods. If a pod ends while the kubelet waits for an Allocate
+        response, a ``List`` call makes it recount the IDs in use without those that it is about to allocate
+        (``UpdateAllocatedDevices`` in its device manager). IDs of memory, compute and time slices are interchangeable:
+        for them it is enough that the GPU has room for both pods.
         """
         whole = devices.resource.startswith(MIG_PREFIX) or not self.node_config.replicated
         for other in self.device_table.holders(devices.resource, devices.ids) if whole else ():
@@ -103,23 +104,23 @@ class AllocationRules:
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
-        """Return the MiB and the percent of compute that pods other than ``uid`` leave of a GPU."""
+        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` do not hold."""
         gpu = self.node_config.gpu(uuid)
         percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
         return (gpu.mib if gpu is not None else 0) - self.device_table.mib(uuid, uid), CORE_PERCENT - percent
 
     def stranger_on(self, pod_devices: PodDevices, uuid: str) -> PodDevices | None:
-        """Return a pod on the GPU that the pod must not share it with; unknown pods are judged once they are known."""
+        """Return a pod with which the pod must not share the GPU. Unidentified pods are checked later."""
         if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not pod_devices.identified:
             return None
         others = (other for other in self.device_table.on(uuid, pod_devices.uid) if other.identified)
         return next((other for other in others if other.trust_group != pod_devices.trust_group), None)
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
-        """Refuse GPUs without isolation that pods of another trust group use.
+        """Check that pods of other trust groups use none of the GPUs, if the mode does not isolate pods.
 
         Raises:
-            Occupied: says which GPU and pod.
+            Occupied: a pod of another trust group does; the text names the GPU and the pod.
         """
         for uuid in uuids:
             stranger = self.stranger_on(pod_devices, uuid)
@@ -174,6 +175,6 @@ class AllocationRules:
 
 
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:
-    """Return the rules by which pods get devices beside those of ``device_table``, by default of all pods."""
+    """Return the rules for allocations next to the pods of ``device_table``, by default those of the state."""
     beside = state.device_table if device_table is None else device_table
     return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu)

@@ -1,4 +1,4 @@
-"""Holds the agent's command line, as its gateway passes it on."""
+"""Defines the options of the agent, which the gateway passes to it as JSON."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ NODE = msgspec.json.Decoder(Node)
 
 
 class HostPaths(msgspec.Struct, frozen=True):
-    """Where things are.
+    """Paths on the node.
 
-    ``host_state`` is the state directory as the host sees it, for mounts into containers. ``usage`` is for what
-    containers write, at the same path on the host: see ``usage_files``. With a ``cdi`` directory containers get their
-    devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
+    ``host_state`` is the host's path of the state directory, for mounts into containers. ``usage`` is the directory for
+    files that containers write, with the same path on the host: see ``usage_files``. If a ``cdi`` directory is set,
+    containers get their devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
@@ -29,12 +29,12 @@ class HostPaths(msgspec.Struct, frozen=True):
 
     @property
     def kubelet(self) -> Path:
-        """The kubelet's own directory; that of the device plugins need not be below it."""
+        """The kubelet's root directory; the directory of the device plugins need not be in it."""
         return self.pod_resources.parent.parent
 
     @property
     def plugin_registry(self) -> Path:
-        """Where the kubelet looks for the sockets of DRA drivers."""
+        """The directory in which the kubelet finds the sockets of DRA drivers."""
         return self.kubelet / "plugins_registry"
 
     @property
@@ -43,7 +43,7 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """The options of the command line. ``config`` is read again when it changes; ``health_port`` 0 is none."""
+    """The command line options. ``config`` is reloaded when it changes; 0 as ``health_port`` means no port."""
 
     node_name: str
     host_paths: HostPaths
@@ -60,9 +60,9 @@ def encode_settings(settings: AgentSettings) -> str:
 
 
 def decode_settings(text: str) -> AgentSettings:
-    """Return the settings, as the process has them that starts the agent.
+    """Decode the settings that the gateway passes to the agent.
 
     Raises:
-        msgspec.MsgspecError: they are not such settings.
+        msgspec.MsgspecError: the text is invalid.
     """
     return msgspec.json.decode(text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value))

@@ -1,7 +1,8 @@
-"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration.
+"""Computes each container's share of GPU time, from devices, pods, labels and configuration.
 
-While no arbiter runs, a container keeps to a share by the weights of those on its GPU. Other init containers are left
-out: they run for a short time, and none of them beside the containers that come after it.
+While no arbiter runs, each container limits itself to a fallback share, by the weights of the containers on its GPU.
+The weights of init containers that are not sidecars do not count for other containers: such an init container runs only
+for a short time, and never at the same time as the containers after it.
 """
 
 from collections import Counter
@@ -24,7 +25,11 @@ from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, 
 
 @dataclass(frozen=True, slots=True)
 class ShareClaim:
-    """What a container brings along: ``percent`` of the GPU's compute, 0 if it asks for none, and its memory's."""
+    """What a container's time share depends on.
+
+    ``percent`` is the requested part of the GPU's compute, 0 if none is requested; ``memory_percent`` is its part of
+    the GPU's memory.
+    """
 
     percent: int = 0
     memory_percent: int = 0
@@ -33,7 +38,7 @@ class ShareClaim:
 
 
 def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
-    """Return what a container gets under ``policy``; ``most_containers`` is how many a GPU may have."""
+    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU."""
     percent = claim.percent or claim.memory_percent or 1
     part = WHOLE // 100 * min(100, percent)
     match policy:
@@ -50,9 +55,9 @@ def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> 
 
 
 def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
-    """Return the millionths of the GPU that a container keeps to while no arbiter runs.
+    """Return a container's limit while no arbiter runs, in millionths of the GPU's time.
 
-    ``weights`` is what the weights of the containers on the GPU add up to, its own too.
+    ``weights`` is the sum of the weights of all containers on the GPU, including this one.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
@@ -66,9 +71,10 @@ MOST_PRIORITY: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """What the arbiter is told, and what each allocation's file says for times without one, by directory name.
+    """The arbiter's assignment, and the share files of the allocations, by directory name.
 
-    ``guaranteed`` is what the file says of each GPU: parts of its time, of ``SHARE_WHOLE``.
+    A container follows its file while no arbiter runs. ``guaranteed`` is the content of the files as numbers: the share
+    of each GPU's time by UUID, in parts of ``SHARE_WHOLE``.
     """
 
     assignment: Assignment
@@ -77,7 +83,7 @@ class TimeShares:
 
 
 class TimeUsed(NamedTuple):
-    """How many seconds a container has had a GPU to itself, in its turns, and has waited for them.
+    """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it ``waited`` for turns.
 
     ``gpu`` is the GPU's index on its node.
     """
@@ -89,7 +95,7 @@ class TimeUsed(NamedTuple):
 
 
 def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
-    """Return the policy in force; a label that is not valid counts as none."""
+    """Return the policy in force; an invalid label is ignored."""
     try:
         return parse_policy(labels[TIME_POLICY_LABEL])
     except (KeyError, GpuTimePolicyError):
@@ -97,14 +103,15 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
 
 
 def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] | None = None) -> TimeShares:
-    """Return what all containers on the node get, or those of the pods that are ``on`` some of these GPUs.
+    """Return the time shares of all containers on the node.
 
-    ``directory`` is where the allocations' directories are.
+    With ``on``, only pods that use at least one of these GPUs are included. ``directory`` is the parent of the
+    allocation directories.
     """
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
-    weights = Counter[str]()  # of the containers on each GPU that last
+    weights = Counter[str]()  # of the long-running containers, by GPU
     short: set[str] = set()
     for pod_devices in allocation_state.device_table if node_config.mode in LIBRARY_MODES else ():
         if on is not None and on.isdisjoint(pod_devices.gpus):
@@ -136,7 +143,7 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
 
 
 def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
-    """Yield what the containers there are have used, from what was spent by allocation directory and UUID."""
+    """Yield the GPU time of the existing containers. ``used`` is by path of the allocation directory and GPU UUID."""
     owners = {
         devices.directory: (pod_devices, devices)
         for pod_devices in allocation_state.named_devices()
@@ -152,7 +159,7 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
 
 
 def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
-    """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
+    """Yield each container's allocation directory with its claims by GPU UUID."""
     pod = allocation_state.pod_of(pod_devices)
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
@@ -169,7 +176,7 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
 
 
 def _weight(pod: KnownPod | None) -> int:
-    """Return the weight that a pod's annotation asks for; 1 where there is no valid one."""
+    """Return the weight in the pod's annotation; 1 if there is no valid one."""
     try:
         return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
     except (KeyError, ValueError):

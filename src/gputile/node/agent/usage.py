@@ -1,6 +1,6 @@
-"""Computes what pods and containers have of the node's GPUs, and the GPU time they have used.
+"""Computes how much of the node's GPUs pods and containers have, and the GPU time that they have used.
 
-Threads that answer read a copy of the state, which is replaced as a whole.
+The threads that serve metrics read a copy of the state, which is replaced as a whole.
 """
 
 import copy
@@ -25,7 +25,7 @@ from gputile.node.native_layouts import SHARE_WHOLE
 
 @dataclass(frozen=True, slots=True)
 class GpuHolding:
-    """What pods have of a GPU by the kubelet's device IDs: memory in bytes, percent of compute, and how many pods."""
+    """The part of a GPU that pods hold by their device IDs: memory in bytes, percent of compute, number of pods."""
 
     memory: int = 0
     percent: int = 0
@@ -37,9 +37,9 @@ NOT_BOOKED: Final = GpuHolding()
 
 @dataclass(slots=True)
 class GpuHoldings:
-    """What is booked of each GPU by its index, and the memory of it in bytes by namespace and index.
+    """The holdings of all pods: per GPU by index, and the memory in bytes by namespace and GPU index.
 
-    ``instances`` is how many pods have each MIG instance, by its UUID.
+    ``instances`` is the number of pods that have each MIG instance, by its UUID.
     """
 
     gpus: dict[int, GpuHolding] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def bookings_of(state: AllocationState) -> GpuHoldings:
 
 
 def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = "") -> Iterator[MigDevice]:
-    """Yield the MIG instances that a pod has, as far as they are there; with ``container`` that one's alone."""
+    """Yield the existing MIG instances of a pod, or only those of its ``container``."""
     if isinstance(devices, PreparedClaim):
         return (each for each in node_config.instances if each.uuid in devices.gpus)
     ids = {
@@ -74,10 +74,10 @@ def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = 
 
 
 def _taken(node_config: NodeConfig, devices: PodDevices) -> dict[int, tuple[int, int]]:
-    """Return the MiB and the percent of compute that a pod has of each GPU that is there, by its index."""
+    """Return the MiB and the percent of compute that a pod has of each existing GPU, by the GPU's index."""
     taken: dict[int, tuple[int, int]] = {}
     if isinstance(devices, PreparedClaim):
-        for share in devices.shares:  # several are instances of one GPU
+        for share in devices.shares:  # several shares may be MIG instances of one GPU
             mib, percent = taken.get(share.index, (0, 0))
             taken[share.index] = mib + share.mib, min(100, percent + share.percent)
         return taken
@@ -94,9 +94,9 @@ def _taken(node_config: NodeConfig, devices: PodDevices) -> dict[int, tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """A container's part of a GPU: ``limit`` in bytes of the GPU's ``total``. ``index`` is the GPU's on its node.
+    """A container's part of a GPU: ``limit`` bytes of the GPU's ``total`` bytes. ``index`` is the GPU's on its node.
 
-    ``time_share`` is the part of the GPU's time that it is guaranteed, from 0 to 1; None where nobody hands out time.
+    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not shared out.
     """
 
     index: int
@@ -107,9 +107,9 @@ class GpuPart:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredContainer:
-    """A container with GPUs, in the order of its limits.
+    """A container with its GPUs, in the order of its limits.
 
-    ``directory`` names the file in which its library counts, "" where it has no library.
+    ``directory`` is the name of the usage file in which its library counts; "" if it has no library.
     """
 
     container: PodContainer
@@ -118,14 +118,14 @@ class MonitoredContainer:
 
 
 class Snapshots:
-    """A copy of ``state`` for other threads, who read ``latest``: it is replaced as a whole."""
+    """Copies of ``state`` for other threads. They read ``latest``, which is replaced as a whole."""
 
     def __init__(self, state: AllocationState) -> None:
         self._state = state
         self.refresh()
 
     def refresh(self) -> None:
-        """Take another one. Call it on the event loop that owns the state."""
+        """Copy the state again. Call it on the event loop that owns the state."""
         latest = copy.copy(self._state)
         latest.pods = copy.copy(self._state.pods)
         self.latest = latest
@@ -142,7 +142,7 @@ def containers_of(state: AllocationState) -> Iterator[MonitoredContainer]:
         directories = {
             each.container: each.directory
             for each in devices.devices
-            # The kubelet gives an init container's IDs to those after it.
+            # The IDs of an ended init container belong to the containers after it.
             if each.phase is not Phase.INIT or each.container not in ended
         }
         for container, directory in directories.items():
@@ -160,7 +160,7 @@ def _parts(
 ) -> Iterator[GpuPart]:
     for share in state.shares(devices, container):
         gpu = state.node_config.gpu(share.uuid)
-        if gpu is None:  # an instance, or not there any more
+        if gpu is None:  # a MIG instance, or a GPU that no longer exists
             continue
         part = guaranteed.get(share.uuid)
         time_share = part / SHARE_WHOLE if part is not None else None
@@ -172,11 +172,11 @@ def _parts(
         yield GpuPart(index, limit, limit, None)
 
 
-_SECOND_DIGITS = 3  # nobody reads more, and more of each container are kilobytes of a scrape
+_SECOND_DIGITS = 3  # more digits are of no use, and would cost kilobytes in each scrape
 
 
 class GpuTimes(Collector):
-    """The GPU time of the containers there are. ``rows`` is replaced as a whole: another thread reads it."""
+    """Exports the GPU time of the existing containers. ``rows`` is replaced as a whole: another thread reads it."""
 
     def __init__(self) -> None:
         self.rows: tuple[TimeUsed, ...] = ()

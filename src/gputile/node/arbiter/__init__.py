@@ -1,1 +1,1 @@
-"""Schedules the time on GPUs in turns, by weights, guarantees, ceilings and priorities (G4, M5)."""
+"""Schedules GPU time in turns, by weights, guarantees, ceilings and priorities (G4, M5)."""

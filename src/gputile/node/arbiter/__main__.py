@@ -1,7 +1,7 @@
 """Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
 
-It reads assignments from standard input, a line each, and exits when that is closed: no arbiter runs without an agent.
-The kernel kills it if the thread that started it ends before.
+It reads assignments from standard input, one per line, and exits when that is closed, so that no arbiter runs without
+an agent. The kernel kills it if the thread that started it ends earlier.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; report usage every ``report_every`` seconds, 0: never."""
+    """Serve until standard input is closed; report usage every ``report_every`` seconds, or never if it is 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     arbiter = Arbiter()
@@ -51,14 +51,14 @@ async def serve(report_every: float = 0.0) -> None:
 
 
 async def _listen_again(arbiter: Arbiter) -> None:
-    """Listen for containers whose sockets could not be created before."""
+    """Retry to create the sockets that could not be created before."""
     while True:
         await asyncio.sleep(LISTEN_RETRY_S)
         arbiter.listen()
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
-    """Report usage on standard output; if nobody reads it, no reports accumulate."""
+    """Report usage on standard output. Reports do not accumulate while the agent does not read them."""
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     reported: Used = {}
@@ -71,7 +71,7 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def _acquire(lock: int) -> bool:
-    """Wait until no other arbiter of the node runs; return False if the agent has closed standard input before."""
+    """Wait until no other arbiter of the node runs; return False if the agent closes standard input meanwhile."""
     agent = select.poll()
     agent.register(sys.stdin, 0)
     while not agent.poll(0):

@@ -1,4 +1,7 @@
-"""Counts the time that each container has had on one GPU, in nanoseconds; describes turns."""
+"""Defines the accounts of containers on one GPU, their turns, and the messages about turns.
+
+Times are nanoseconds.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,7 +9,7 @@ from typing import Final
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
-_SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, so that rounding does not add up
+_SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, to limit rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket of time: it fills at ``rate`` millionths up to ``most``, and may be overdrawn."""
+    """A token bucket of time. It fills up to ``most``, at ``rate`` millionths of elapsed time, and may be overdrawn."""
 
     rate: int
     most: int
@@ -33,28 +36,29 @@ class Bucket:
     at: int = 0
 
     def refill(self, now: int) -> None:
-        if self.level != self.most:  # of many containers that wait, most have full buckets
+        if self.level != self.most:  # a shortcut: most buckets of many waiting containers are full
             level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
         self.at = now
 
     def full_enough_at(self, level: int) -> int:
-        """Return when the bucket has ``level``, if nothing is used until then."""
+        """Return when the bucket reaches ``level`` if no time is used until then."""
         missing = level - self.level
         return self.at + max(0, -(-missing * WHOLE // self.rate))
 
 
 @dataclass(slots=True)
 class Account:
-    """One container on one GPU.
+    """One container's account on one GPU.
 
-    ``virtual`` is the time that it has had, divided by its weight; ``reported`` is the most that ``used`` has been.
-    ``waited`` is for how long it waited for turns before ``waits_since``, which is None while it does not wait.
+    ``virtual`` is the GPU time that it has had, divided by its weight; ``reported`` is the maximum that ``used`` has
+    reached. ``waited`` is its total waiting time before ``waits_since``, which is None while it does not wait.
 
-    ``waiting``: its processes that wait, in the order in which they came. ``overrun``: processes that keep the GPU
-    though they lost their turn, with the time of the loss. ``tied``: its turns here begin with those on other GPUs;
-    ``asks``: it waits for such a joint turn. ``ended_at`` is when a turn here last came to its end. ``enough_since`` is
-    since when its ceiling permits a turn; None while it does not.
+    ``waiting`` are its waiting processes, in the order of arrival. ``overrun`` are the processes that keep the GPU
+    although they lost their turn, each with the time of the loss. ``tied`` is True if its turns on this GPU begin
+    together with those on other GPUs; ``asks`` is True while it waits for such a joint turn. ``ended_at`` is when a
+    turn on this GPU last reached its end. ``enough_since`` is the time since which its ceiling permits a turn; None
+    while it does not.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Account:
 
     @property
     def capped(self) -> bool:
-        """Whether the container may not have all of the GPU's time, even if no other container wants it."""
+        """Whether a ceiling limits the container even if no other container wants the GPU."""
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
@@ -99,9 +103,9 @@ class Account:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
-        """Charge ``spent``, during ``contended`` of which other containers waited; negative times refund a charge.
+        """Charge the time ``spent``; other containers waited during the part ``contended`` of it.
 
-        Only contended time counts against the guarantee.
+        Only contended time counts against the guarantee. Negative times refund a charge.
         """
         self.virtual += virtual_time(spent, self.share)
         self.used += spent
@@ -120,7 +124,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``; 0: until a ``Limit`` comes."""
+    """Process ``member`` may submit work for ``length``; 0 means until a ``Limit`` is sent."""
 
     member: int
     turn: int
@@ -129,7 +133,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Process ``member`` may submit work for ``remaining`` more, and then returns the turn."""
+    """Process ``member`` may submit work for another ``remaining``, and must then return the turn."""
 
     member: int
     turn: int
@@ -146,12 +150,12 @@ class Turn:
     number: int
     account: Account
     since: int
-    end: int | None  # None: until another container wants the GPU
+    end: int | None  # None: it ends when another container wants the GPU
     charged_until: int
     heard_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
     used: int = 0  # the longest time for which the GPU worked for a process that has returned the turn
-    contended: int = 0  # for how long other containers waited meanwhile
-    unbounded: bool = False  # it began without an end, so work was submitted far ahead
-    worked: int = 0  # the sum of ``used`` over the times after which no process had the turn
-    kept_until: int = 0  # while no process has the turn, it stays the account's until then
+    contended: int = 0  # for how long other containers waited during the turn
+    unbounded: bool = False  # it began without an end, so processes submitted much work in advance
+    worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn
+    kept_until: int = 0  # the account keeps the turn until then, even if no process holds it

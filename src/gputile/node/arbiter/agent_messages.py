@@ -1,6 +1,6 @@
 """Encodes the messages between agent and arbiter, each as one line of JSON.
 
-The agent sends all containers and their shares; the arbiter reports for how long each container has had each GPU.
+The agent sends all containers with their shares; the arbiter reports how long each container has held each GPU.
 """
 
 from typing import Annotated, Final, TypeVar
@@ -19,7 +19,7 @@ class LineError(ValueError):
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one GPU; ``guarantee`` and ``ceiling`` in millionths."""
+    """A container's share of one GPU; ``guarantee`` and ``ceiling`` are millionths of its time."""
 
     uuid: str
     weight: int = 1
@@ -39,7 +39,7 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container: the directory of its socket, and its GPUs."""
+    """A container: its allocation directory, which has its socket, and its shares of GPUs."""
 
     directory: str
     gpus: tuple[GpuClaim, ...]
@@ -57,14 +57,14 @@ Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True):
-    """For how long a container had a GPU, and for how long it waited for it."""
+    """How long a container has held a GPU, and how long it has waited for it."""
 
     used: Nanoseconds = 0
     waited: Nanoseconds = 0
 
 
 Used = dict[str, dict[str, Spent]]
-"""The time since the arbiter's start, by the allocation's directory and the GPU's UUID."""
+"""The time spent since the arbiter's start, by allocation directory and GPU UUID."""
 
 T = TypeVar("T")
 
@@ -74,7 +74,11 @@ def encode_line(message: Assignment | Used) -> bytes:
 
 
 def decode_line(line: bytes, kind: type[T]) -> T:
-    """Raises LineError if the line is not a message of this kind."""
+    """Decode a line.
+
+    Raises:
+        LineError: it is not a message of this kind.
+    """
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

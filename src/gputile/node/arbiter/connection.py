@@ -1,6 +1,6 @@
-"""Serves a container's socket: accepts its processes, and validates everything that they send.
+"""Serves a container's socket: accepts its processes, and validates all messages from them.
 
-The socket and all connections are sources of the node's ``MessageQueue``, so new connections count as messages, too.
+The socket and its connections are sources of the node's ``MessageQueue``, so new connections count as messages too.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from gputile.node.arbiter.server import Arbiter
 
 HELLO_TIMEOUT_S: Final = 5.0
-MOST_READ: Final = AT_ONCE * SIZE  # bytes; the rest waits in the kernel, and counts as its sender's memory
-MOST_UNSENT: Final = 16384  # bytes; then the process is disconnected
-# As many as there are slots in the file ``usage``: only processes with a slot can use a GPU.
+MOST_READ: Final = AT_ONCE * SIZE  # bytes; the rest stays in the kernel, charged to its sender's memory
+MOST_UNSENT: Final = 16384  # bytes; a process with more is disconnected
+# The number of slots in the usage file: only a process with a slot can use a GPU.
 MOST_CONNECTIONS: Final = 512
-CONNECTION_COST: Final = 32  # accepting a connection takes as long as so many messages
+CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling this many messages
 
 
 class Listener:
@@ -32,7 +32,7 @@ class Listener:
     pending = 0
 
     def __init__(self, container: str, handler: "Arbiter", queue: MessageQueue) -> None:
-        """Raises OSError if the directory is gone, or cannot be written."""
+        """Raises OSError if the directory does not exist or cannot be written."""
         self.container = container
         self._sock, self._file = _listen_in(Path(container))
         self._handler = handler
@@ -41,7 +41,7 @@ class Listener:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory has this very socket: it may have been removed and created again."""
+        """Whether the directory still has this socket: the directory may have been removed and recreated."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -60,9 +60,9 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._sock, self._queue.submit, self)
 
     def close_if_hung_up(self) -> None:
-        """Do nothing: a listening socket has no other end."""
+        """Do nothing, since a listening socket has no other end."""
 
-    def handle(self, most: int) -> int:  # noqa: ARG002 - one costs more than that
+    def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than that
         """Accept one connection."""
         try:
             accepted, _ = self._sock.accept()
@@ -77,10 +77,10 @@ class Listener:
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Return a listening socket in ``directory``, which replaces one that was left there, and its file.
+    """Create a listening socket in ``directory``, replacing an existing one; return it with the status of its file.
 
     Raises:
-        OSError: the directory is gone, or cannot be written.
+        OSError: the directory does not exist or cannot be written.
     """
     temporary = f".{SOCKET}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -89,7 +89,7 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=fd)
-            # A socket's path is limited to 107 bytes, and the directory's alone may be longer.
+            # The path of a socket is limited to 107 bytes, and the directory's own path may be longer.
             listening.bind(f"/proc/self/fd/{fd}/{temporary}")
             os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103 - any user of the container may connect
             listening.listen(MOST_CONNECTIONS)
@@ -132,7 +132,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._expect_hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small
-        """Return the free part of the buffer; it is not empty, as nothing is read while whole messages are pending."""
+        """Return the free part of the buffer. It is never empty: reading pauses while complete messages are pending."""
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -181,7 +181,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
             raise
         rest = self._buffer[end : self._filled]
         self._filled = len(rest)
-        self._buffer[: self._filled] = rest  # of the same length: the transport still has a view of it
+        self._buffer[: self._filled] = rest  # keep the buffer's length: the transport still has a view of it
         return spent
 
     def pause(self) -> None:
@@ -193,7 +193,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close_if_hung_up(self) -> None:
-        """Close the connection if the process has closed it or died: its unread messages make no difference."""
+        """Close the connection if the process has closed it or died; its unread messages are irrelevant."""
         if self._transport is None:
             return
         poll = select.poll()

@@ -1,12 +1,12 @@
-"""Decides which turns begin now if containers use several GPUs together, and learns these GPUs.
+"""Decides which turns begin now, and learns which GPUs each container uses together.
 
 Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for the earliest time
-at which all of its GPUs are free of the candidates before it. It begins if that time is now, on all of its GPUs or on
-none. A later candidate may use a GPU meanwhile if it returns it before an earlier one needs it. So no candidate waits
-for a later one, and none occupies one GPU while it waits for another. Kernels may outlast their turns, so the GPUs of a
-candidate that has waited for long are kept free.
+at which the candidates before it have returned all of its GPUs. A turn begins if that time is now, on all of its GPUs
+or on none. A later candidate may use a GPU before that time if it returns the GPU when an earlier one needs it. So no
+candidate waits for a later one, and none occupies a GPU while it waits for another. Kernels may outlast their turns, so
+the GPUs of a candidate that has waited for long are kept free.
 
-No clock and no I/O; times are nanoseconds.
+This module uses no clock and no I/O; times are nanoseconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +15,11 @@ from typing import Final
 
 from gputile.node.arbiter.timeslice_scheduler import MS, Rank
 
-TOGETHER_FOR: Final = 10_000 * MS  # after the last joint use
+TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs count as used together after their last joint use
 
 
 class JointGpus:
-    """The GPUs that each container uses together, with the time of the last joint use."""
+    """The GPUs that each container uses together, each with the time of its last joint use."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, int]] = {}
@@ -28,7 +28,7 @@ class JointGpus:
         self._seen.setdefault(container, {}).update(dict.fromkeys(gpus, now))
 
     def of(self, container: str, now: int) -> tuple[str, ...]:
-        """Return the GPUs that a container uses together, in a fixed order; none if it uses single GPUs."""
+        """Return the GPUs that a container uses together, in a fixed order; none if it uses its GPUs separately."""
         seen = self._seen.get(container)
         if not seen:
             return ()
@@ -38,7 +38,7 @@ class JointGpus:
         return tuple(found) if len(found) > 1 else ()
 
     def is_outdated(self, container: str, now: int) -> bool:
-        """Return whether ``of`` may have changed: the last joint use of one of the GPUs is too long ago."""
+        """Return whether the result of ``of`` may have changed, since the last joint use of a GPU is too long ago."""
         seen = self._seen.get(container)
         return not seen or now - min(seen.values()) > TOGETHER_FOR
 
@@ -51,9 +51,10 @@ class JointGpus:
 
 @dataclass(frozen=True, slots=True)
 class TurnCandidate:
-    """A container that wants a turn on all of ``gpus``; with ``until`` they are only kept free for it until then.
+    """A container that wants a turn on all of ``gpus``.
 
-    ``kept_for``: if the GPUs are free within that time, no later candidate begins on them meanwhile.
+    If ``until`` is set, the candidate does not begin a turn; the GPUs are only kept free for it until then. If the GPUs
+    will be free within ``kept_for``, no later candidate begins on them before.
     """
 
     rank: Rank
@@ -65,7 +66,7 @@ class TurnCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A turn that begins now; ``by`` is when an earlier candidate needs one of its GPUs, if any does."""
+    """A turn that begins now; ``by`` is when an earlier candidate needs one of its GPUs, None if none does."""
 
     container: str
     gpus: tuple[str, ...]
@@ -75,8 +76,8 @@ class Begin:
 @dataclass(slots=True)
 class _SharedGpu:
     idle: bool
-    queued_until: int  # the candidates so far have returned it
-    needed_at: int | None = None  # the first of them begins
+    queued_until: int  # when the candidates planned so far have returned it
+    needed_at: int | None = None  # when the first of them begins
 
 
 def turns_to_begin(
@@ -84,8 +85,8 @@ def turns_to_begin(
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.
 
-    ``busy_until`` is when each GPU is expected to be free; None: it is. A turn is assumed to last a quantum. No turn
-    begins that would have to end in less than ``least``.
+    ``busy_until`` is when each GPU is expected to be free; None means that it is free. A turn is assumed to last one
+    quantum. A turn that would have to end in less than ``least`` does not begin.
     """
     gpus = {uuid: _SharedGpu(until is None, now if until is None else until) for uuid, until in busy_until.items()}
     begun: list[Begin] = []

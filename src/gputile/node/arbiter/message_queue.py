@@ -1,23 +1,23 @@
 """Limits how much of the arbiter's time each container gets, however many messages its processes send.
 
-In each window of time every container has an equal guaranteed number of messages; as many as these together are shared,
-in rotation, by containers that send more. A batch may exceed what is left, which is then taken from the next windows.
-So a container that sends few messages is served at once, however many the others send; those that flood wait for the
-next window, and delay each other first.
+In each window of time, every container is guaranteed the same number of messages. As many messages in all are shared,
+in rotation, by the containers that send more. If a batch exceeds the rest of a window, the excess counts in the next
+windows. So a container that sends few messages is served at once, however many the others send; containers that flood
+the arbiter wait for the next window, and delay each other first.
 
-No I/O; the event loop is a parameter.
+This module does no I/O; the event loop is a parameter.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# A message takes some 25 us, so this is half a core at most. A container that keeps to the protocol never waits: at the
-# end of a turn each of the 64 processes that have it sends BUSY, DONE and perhaps WANT, 192 messages in all.
+# A message takes some 25 us, so this is half a core at most. A container that follows the protocol never waits: at the
+# end of a turn, each of its up to 64 holders sends BUSY, DONE and perhaps WANT, 192 messages in all.
 WINDOW_S: Final = 0.02
-GUARANTEED: Final = 200  # a window, of all containers together
+GUARANTEED: Final = 200  # messages per window, for all containers together
 SHARED: Final = 200
-AT_ONCE: Final = 16  # from one source, before the next source
+AT_ONCE: Final = 16  # messages from one source before the next source is served
 
 
 class MessageSource(Protocol):
@@ -27,10 +27,10 @@ class MessageSource(Protocol):
 
     @property
     def pending(self) -> int:
-        """The number of whole messages that have been read and not handled; 0 once the source is closing."""
+        """The number of complete messages that were read but not handled yet; 0 once the source is closing."""
 
     def handle(self, most: int) -> int:
-        """Handle pending messages until they count as ``most`` or more; return as how many they counted."""
+        """Handle pending messages until their total cost is at least ``most``; return the total cost."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -39,7 +39,7 @@ class MessageSource(Protocol):
         """Resume reading."""
 
     def close_if_hung_up(self) -> None:
-        """Close the source if the other end has: that is not noticed while reading is paused."""
+        """Close the source if the other end has closed it, which is not noticed while reading is paused."""
 
 
 class QueueClock(Protocol):
@@ -53,7 +53,10 @@ class QueueClock(Protocol):
 
 
 class MessageQueue:
-    """The sources whose messages do not fit into the present window. ``containers`` is the number of containers."""
+    """Handles messages, and queues the sources that exceed the current window.
+
+    ``containers`` is the number of containers.
+    """
 
     def __init__(self, loop: QueueClock) -> None:
         self.containers = 1
@@ -65,7 +68,7 @@ class MessageQueue:
         self._scheduled = False
 
     def submit(self, source: MessageSource) -> None:
-        """Handle the messages that ``source`` has read, now or when its turn comes."""
+        """Handle the pending messages of ``source``, now or when its turn comes."""
         self._begin_window()
         if self._has_guarantee(source.container) or (self._shared < SHARED and not self._waiting):
             self._handle(source)
@@ -97,14 +100,14 @@ class MessageQueue:
         return self._spent.get(container, 0.0) * self.containers < GUARANTEED
 
     def _handle(self, source: MessageSource) -> None:
-        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one, too
+        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one too
         if self._has_guarantee(source.container):
             self._spent[source.container] = self._spent.get(source.container, 0.0) + cost
         else:
             self._shared += cost
 
     def _next(self) -> str | None:
-        """Return the container that is next; None if no waiting one fits into the window."""
+        """Return the next container to serve; None if no waiting one fits into the window."""
         first = next(iter(self._waiting), None) if self._shared < SHARED else None
         return next((container for container in self._waiting if self._has_guarantee(container)), first)
 

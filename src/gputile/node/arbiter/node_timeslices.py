@@ -1,9 +1,9 @@
-"""Schedules turns on all GPUs of a node, with those that a container has on several at once.
+"""Schedules turns on all GPUs of a node, including joint turns on several GPUs.
 
-Work that spans GPUs, as NCCL's does, occupies the GPU on which it has begun until it has the others. So a container
-that uses GPUs together gets its turns on them together: on all of this joint set, or on none. ``TimeSliceScheduler``
-has each GPU's turn and accounts, ``JointGpus`` learns which GPUs belong together, ``turns_to_begin`` decides who
-begins. No clock and no I/O; times are nanoseconds. See docs/concepts/arbiter.md for the rules.
+Work that spans GPUs, such as NCCL's, occupies the GPU on which it has started until it gets the others. So a container
+that uses GPUs together gets its turns on all GPUs of this joint set, or on none. ``TimeSliceScheduler`` manages the
+turns and accounts of one GPU, ``JointGpus`` learns which GPUs belong together, and ``turns_to_begin`` decides which
+turns begin. This module uses no clock and no I/O; times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Iterable
@@ -14,28 +14,31 @@ from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
 from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
-KEPT_QUANTA: Final = 4  # after such a wait of a set its GPUs are kept free for it, for as long at most
-RECHECK_AFTER: Final = 1 * MS  # for a GPU that is kept idle
+KEPT_QUANTA: Final = 4  # after waiting this many quanta, a set has its GPUs kept free for at most as many
+RECHECK_AFTER: Final = 1 * MS  # interval for GPUs that are kept idle
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
-"""Messages to processes, each with its GPU."""
+"""Messages to processes, each with the UUID of its GPU."""
 
 
 @dataclass(slots=True)
 class JointSet:
-    """The GPUs that a container uses together, and its present round: from a turn on any of them until it has none."""
+    """The GPUs that a container uses together, and the state of its current round.
+
+    A round lasts from the container's first turn on any of these GPUs until it has no turn on any of them.
+    """
 
     gpus: tuple[str, ...]
-    joined: set[str] = field(default_factory=set)  # GPUs that it got in addition to those that it had
-    continues: bool = False  # the last round left work that needs another GPU: the container is the next to get all
-    continued: bool = False  # this round is such a continuation
+    joined: set[str] = field(default_factory=set)  # GPUs that it got after the round had begun
+    continues: bool = False  # the last round left unfinished work over several GPUs, so it gets all GPUs next
+    continued: bool = False  # this round is such a continuation of the last one
 
 
 class NodeTimeSlices:
     """The turns on the GPUs of a node; see ``TimeSliceScheduler`` for quantum and longest wait.
 
-    Each event returns the messages that follow from it. ``cost`` is how expensive the last event was: 1 on a GPU that
-    no container uses together with others.
+    Each event returns the resulting messages. ``cost`` is the relative cost of the last event: 1 on a GPU that no
+    container uses together with others.
     """
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
@@ -96,7 +99,7 @@ class NodeTimeSlices:
     def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> GpuMessages:
         """Accept a returned turn; see ``TimeSliceScheduler.done``."""
         gpu = self._gpus[uuid]
-        # The process's own account, whoever has the turn by now: no process ties GPUs of another container.
+        # Use the process's own account, not that of the current turn, so that it cannot tie GPUs of another container.
         account = gpu.may_give_back(member, number)
         if account is None:
             return self._nothing()
@@ -109,26 +112,26 @@ class NodeTimeSlices:
         return self._after(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
-        """Return ``wake_at`` of each GPU that an event has concerned since the last call."""
+        """Return ``wake_at`` of each GPU that an event has affected since the last call."""
         changed, self._changed = self._changed, set()
         return {uuid: self.wake_at(uuid, now) for uuid in changed}
 
     def wake_at(self, uuid: str, now: int) -> int | None:
-        """Return when ``tick`` is due, None for never."""
+        """Return when ``tick`` is due; None for never."""
         due = (self._gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
     # -- which GPUs belong together
 
     def _record_use(self, uuid: str, container: str, member: int, now: int) -> None:
-        """Record the GPUs that a process uses at the same time."""
+        """Record all GPUs that a process uses at the same time as this one."""
         others = [other for other, gpu in self._gpus.items() if gpu.is_used_by(member, now)]
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
         """Record that a container uses a GPU together with those of ``others`` on which it has the same limits.
 
-        Work over several GPUs progresses at one rate, so GPUs with other guarantees or ceilings are left out.
+        Work over several GPUs progresses at one rate, so GPUs with another guarantee or ceiling are omitted.
         """
         account = self._gpus[uuid].accounts.get(container)
         if account is None:
@@ -167,7 +170,7 @@ class NodeTimeSlices:
             joint.gpus = after
 
     def _connected(self, uuid: str) -> set[str]:
-        """Return a GPU and all that joint sets connect with it, directly or through other GPUs."""
+        """Return a GPU and all GPUs that joint sets connect with it, directly or indirectly."""
         connected, grows = {uuid}, True
         while grows:
             grows = False
@@ -185,9 +188,10 @@ class NodeTimeSlices:
         return []
 
     def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
-        """Bring a GPU and those connected with it up to date; ``before``: those that were, if a container was removed.
+        """Update a GPU and the GPUs connected with it, and begin turns.
 
-        The cost is as measured, from 2 GPUs and a container to 16 of each.
+        ``before`` are the GPUs that were connected before a container was removed. The formula for the cost fits
+        measurements with 2 GPUs and 1 container up to 16 of each.
         """
         messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
@@ -209,7 +213,7 @@ class NodeTimeSlices:
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
-        """Count a GPU that a container occupies long after its turn as used together with those that it waits for."""
+        """If a container is overdue on a GPU and waits for others, count them as used together."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
         if owner is None or owner.tied or not gpu.is_overdue(now) or gpu.accounts.get(owner.name) is not owner:
@@ -224,7 +228,7 @@ class NodeTimeSlices:
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
     def _owned(self, container: str) -> list[str]:
-        """Return the GPUs of its set on which a container has the turn."""
+        """Return those GPUs of a container's set on which it has the turn."""
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
     def _sets_within(self, connected: set[str]) -> list[str]:
@@ -235,7 +239,7 @@ class NodeTimeSlices:
         return [(name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))]
 
     def _update_requests(self, connected: set[str], now: int) -> None:
-        """Let a container that waits for one GPU of its set ask for all of them, unless it has some."""
+        """Make a container that waits for a GPU of its set request all of them, unless it has a turn on one."""
         for container in self._sets_within(connected):
             accounts = self._accounts(container)
             asks = (
@@ -249,7 +253,7 @@ class NodeTimeSlices:
     def _revoke_overdue(self, connected: set[str], now: int) -> None:
         """Revoke the turns of a container that is overdue on one GPU of its set while it waits for another.
 
-        It is the next to get all of its GPUs, but not twice in a row.
+        It gets all of its GPUs next, but not twice in a row.
         """
         for container, owned in self._owned_within(connected):
             joint = self._sets[container]
@@ -262,7 +266,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End a set's turns once no process holds any; two held at once show that the GPUs are used together."""
+        """End a set's turns once no process holds any of them. If several are held, record a joint use."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
@@ -272,7 +276,7 @@ class NodeTimeSlices:
                     self._gpus[uuid].release(now)
 
     def _align_ends(self, connected: set[str], now: int) -> GpuMessages:
-        """End all turns of a set when the first of them ends."""
+        """Make all turns of a set end when the first of them ends."""
         messages: GpuMessages = []
         for _, owned in self._owned_within(connected):
             ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
@@ -338,18 +342,18 @@ class NodeTimeSlices:
         return min((at for at in since if at is not None), default=now)
 
     def _kept_for(self, container: str, now: int) -> int:
-        """Return for how long at most a set's GPUs are kept free for it; 0 while it has not waited for long.
+        """Return the maximum time for which a set's GPUs are kept free; 0 if the set has not waited for long.
 
-        Those who could use them meanwhile may have kernels that outlast their turns.
+        Otherwise other containers, whose kernels may outlast their turns, could delay it again and again.
         """
         waited = now - self._waits_since(container, now)
         limits = (self.longest_wait, KEPT_QUANTA * self.quantum)
         return next((limit for limit in limits if waited >= limit), 0)
 
     def _joins(self, container: str, now: int) -> list[TurnCandidate]:
-        """Return the turns that a container wants in addition to those that it has of its set.
+        """Return the additional turns that a container wants on other GPUs of its set.
 
-        It gets each GPU in that way once a round, and none on which its turn has come to an end in this round.
+        In one round, it can join each GPU only once, and none on which its turn has already ended.
         """
         since = min(began for uuid in self._owned(container) if (began := self._gpus[uuid].since) is not None)
         return [
@@ -363,7 +367,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank: that on the GPU of which the container has had most, so that it gets its share there."""
+        """Return a set's rank. It uses the container's largest lead, so that it exceeds its share on no GPU."""
         accounts = self._accounts(container)
         since = max(self._waits_since(container, now), *(gpu.eligible_at(account) for _, gpu, account in accounts))
         if now - since >= self.longest_wait:
@@ -375,7 +379,7 @@ class NodeTimeSlices:
         return (1, 0 if owed else 1, -priority, max(gpu.lead(account) for _, gpu, account in accounts), container)
 
     def _length(self, begin: Begin, now: int) -> int:
-        """Return how long a turn lasts; 0: until another container wants one of its GPUs."""
+        """Return the length of a turn; 0 means until another container wants one of its GPUs."""
         gpus = [self._gpus[uuid] for uuid in begin.gpus]
         bounds = [length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))]
         if begin.container in self._sets:

@@ -1,4 +1,4 @@
-"""Defines the 32-byte messages between arbiter and library, see docs/reference/arbiter-protocol.md."""
+"""Defines the 32-byte messages of arbiter and library, see docs/reference/arbiter-protocol.md."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,15 +9,15 @@ from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_G
 VERSION: Final = ARBITER_VERSION
 SIZE: Final = ARBITER_MESSAGE.size
 SOCKET: Final = "time.sock"
-"""The socket in an allocation's directory."""
+"""The name of the socket in an allocation directory."""
 SHARE_FILE: Final = "share"
-"""The file in the same directory that applies while no arbiter runs."""
+"""The name of the file in the same directory that sets the shares while no arbiter runs."""
 
 _LAYOUT: Final = ARBITER_MESSAGE.struct
 
 
 class MessageKind(IntEnum):
-    """What a message means: up to 64 it is from a process, above from the arbiter."""
+    """The kind of a message: kinds up to 64 are sent by processes, the others by the arbiter."""
 
     HELLO = 1
     GPU = 2
@@ -53,7 +53,11 @@ class Message:
 
 
 def decode(data: bytes) -> Message:
-    """Raises ProtocolError for anything but a message of version 1."""
+    """Decode a message of version 1.
+
+    Raises:
+        ProtocolError: the bytes are not such a message.
+    """
     if len(data) != SIZE:
         raise ProtocolError(f"{len(data)} bytes")
     number, version, gpu, turn, a, b, _ = _LAYOUT.unpack(data)
@@ -69,10 +73,10 @@ def decode(data: bytes) -> Message:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return the fields a and b of ``GPU`` for a GPU's UUID, as ``GPU-...`` or ``MIG-...``.
+    """Return the fields ``a`` and ``b`` of the message ``GPU`` for a UUID such as ``GPU-...`` or ``MIG-...``.
 
     Raises:
-        ProtocolError: it is not a UUID.
+        ProtocolError: the UUID is invalid.
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:

@@ -1,4 +1,4 @@
-"""Runs the arbiter: it gives each container a socket, and the turns a clock."""
+"""Connects the scheduler of turns to the containers' sockets and to the clock."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ class Arbiter:
         self.listen()
 
     def listen(self) -> None:
-        """Listen for containers without a socket: their directories are created when they start."""
+        """Create missing sockets: the directory of a container may have been created since."""
         for name, container in self._containers.items():
             if container.listener is not None and container.listener.is_reachable:
                 continue
@@ -93,7 +93,7 @@ class Arbiter:
         return container.uuids.get(fields) if container is not None else None
 
     def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
-        """Handle a process's message about a GPU; return as how many messages it counts."""
+        """Handle a process's message about a GPU; return its cost in messages."""
         turns, now = self._turns, time.monotonic_ns()
         if uuid not in turns.gpus:
             return 1
@@ -122,7 +122,7 @@ class Arbiter:
             self._send(self._turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
-        """Log that a container misbehaves, at most once a minute: it must not fill the log."""
+        """Log that a container misbehaves, at most once a minute, so that it cannot fill the log."""
         container, now = self._containers.get(allocation), time.monotonic()
         if container is not None and now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S

@@ -1,7 +1,8 @@
-"""Schedules turns on one GPU: events in, messages out. No clock and no I/O; times in nanoseconds.
+"""Schedules turns on one GPU: it receives events and returns messages.
 
-Members are the connected processes, each with a number. The processes of a container share an account; a turn belongs
-to an account, and all of its processes may hold it together. See docs/concepts/arbiter.md for the rules.
+It uses no clock and no I/O; times are nanoseconds. Members are the connected processes, identified by numbers. The
+processes of a container share an account. A turn belongs to an account, and several of its processes may hold the turn
+at the same time. See docs/concepts/arbiter.md for the rules.
 """
 
 from typing import Final
@@ -18,25 +19,25 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-IDLE_HOLD: Final = 1 * MS  # for so long the GPU waits for the container whose turn has ended, if it would win again
-UNCONTENDED_AFTER: Final = 1000 * MS  # a turn has no end if no other container has used the GPU for so long
-AWAY_AFTER: Final = 100 * MS  # a container that did not want the GPU for so long gets no credit for that
-LEAST_PART: Final = 4  # a quarter of a turn is charged even if the GPU did nothing: no one else could use it
+IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for the container whose turn ended, if it would be next
+UNCONTENDED_AFTER: Final = 1000 * MS  # a turn has no end if no other container has used the GPU for this time
+AWAY_AFTER: Final = 100 * MS  # after this time without demand, a container gets no credit for its absence
+LEAST_PART: Final = 4  # at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
-MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; its others wait for the next turn
-SPARE_PART: Final = 6  # a GPU is kept idle for joint turns for a sixth of a quantum at most
+MOST_HOLDERS: Final = 64  # processes that hold a turn at once; the others of the container wait for the next
+SPARE_PART: Final = 6  # a GPU is kept idle for joint turns for at most a sixth of a quantum
 
-USED_WITHIN: Final = 1000 * MS  # GPUs that a process wants within that time are used together
+USED_WITHIN: Final = 1000 * MS  # GPUs that a process wants within this time count as used together
 
 Rank = tuple[int, int, int, int, str]
-"""A sort key: the smallest has the next turn."""
+"""A sort key: the account with the smallest rank gets the next turn."""
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU. A container that has waited for ``longest_wait`` goes before all others.
+    """The turns on one GPU. A container that has waited for ``longest_wait`` takes precedence over all others.
 
-    ``NodeTimeSlices``, which sees all GPUs, begins turns, and calls ``tick`` after each event.
+    ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each event.
     """
 
     def __init__(self, quantum: int, longest_wait: int) -> None:
@@ -63,7 +64,7 @@ class TimeSliceScheduler:
             account.configure(account.share, quantum)
 
     def used(self, container: str) -> int:
-        """Return a container's time; a counter that does not decrease when overcharged time is refunded."""
+        """Return a container's GPU time. It never decreases, even if overcharged time is refunded."""
         account = self.accounts.get(container)
         if account is None:
             return 0
@@ -110,10 +111,10 @@ class TimeSliceScheduler:
                 self._end(now)
                 self._idle_hold = None
 
-    # -- what processes send
+    # -- messages of processes
 
     def want(self, container: str, member: int, now: int) -> bool:
-        """Record that a process has work; return whether it is one of the container's."""
+        """Record that a process has work; return whether the process belongs to the container."""
         self._bring_up_to(now)
         account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
@@ -128,7 +129,7 @@ class TimeSliceScheduler:
         return account is not None and member in account.waiting
 
     def is_used_by(self, member: int, now: int) -> bool:
-        """Return whether a process has the turn, or wanted it within the last second."""
+        """Return whether a process holds the turn, or wanted it within the last second."""
         wanted_at = self._wanted_at.get(member)
         return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
@@ -136,17 +137,20 @@ class TimeSliceScheduler:
         return self._turn is not None and self._turn.number == number and member in self._turn.holders
 
     def may_give_back(self, member: int, number: int) -> Account | None:
-        """Return the account of a process that has the turn ``number``, or that overruns a turn which it lost."""
+        """Return the account of a process that holds the turn ``number`` or overruns a lost turn; else None."""
         account = self._members.get(member)
         return account if account is not None and (self.holds(member, number) or member in account.overrun) else None
 
     def busy(self, member: int, number: int, now: int) -> None:
-        """Record that a holder is alive, and waits for the GPU to finish submitted work."""
+        """Record that a holder is alive and waits until the GPU has finished its submitted work."""
         if self._turn is not None and self.holds(member, number):
             self._turn.heard_at = now
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> None:
-        """Accept a returned turn. ``used`` is how long the GPU worked for the process; ``again``: it has more work."""
+        """Accept a returned turn.
+
+        ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has more work.
+        """
         self._bring_up_to(now)
         account, turn = self.may_give_back(member, number), self._turn
         if account is None:
@@ -192,16 +196,16 @@ class TimeSliceScheduler:
     def holders(self) -> frozenset[int]:
         return frozenset(self._turn.holders) if self._turn is not None else frozenset()
 
-    # -- for NodeTimeSlices, which sees all GPUs
+    # -- for NodeTimeSlices, which manages all GPUs
 
     @property
     def spare(self) -> int:
-        """For how long the GPU may be kept idle for a joint turn."""
+        """The maximum time for which the GPU may be kept idle for a joint turn."""
         return self.quantum // SPARE_PART
 
     @property
     def owner(self) -> Account | None:
-        """The account whose turn it is; perhaps none of its processes has it at the moment."""
+        """The account that has the turn; possibly none of its processes holds it at the moment."""
         return self._turn.account if self._turn is not None else None
 
     @property
@@ -215,11 +219,11 @@ class TimeSliceScheduler:
 
     @property
     def end(self) -> int | None:
-        """When the turn ends; None: there is none, or it ends once another container wants the GPU."""
+        """When the turn ends; None if there is no turn, or if it ends only when another container wants the GPU."""
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free; an overdue turn is expected to overrun by as much again."""
+        """Return when the GPU is expected to be free. An overdue turn is expected to double its overrun."""
         turn = self._turn
         if turn is None:
             return now
@@ -236,7 +240,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold; they are charged for the overrun when they return it."""
+        """End a turn that processes still hold. They are charged for the overrun when they return the turn."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -248,7 +252,7 @@ class TimeSliceScheduler:
             self._end(now)
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
-        """Return for which account the GPU is kept free after its turn, and until when."""
+        """Return the account for which the GPU is kept free after its turn, and until when; or None."""
         if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].waiting):
             self._idle_hold = None
         return self._idle_hold
@@ -262,7 +266,7 @@ class TimeSliceScheduler:
                 account.refill(now, enough)
         turn = self._turn
         if turn is not None:
-            # It is later than that only if this process slept, which is not charged.
+            # If ``now`` is later, this process itself was asleep, and that time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
             spent = max(0, until - turn.charged_until)
             contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
@@ -295,7 +299,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit the debt for work that was submitted while the container was alone to a quantum."""
+        """Limit to one quantum the debt for work that the container submitted while it was alone on the GPU."""
         account.virtual = min(account.virtual, self._virtual + virtual_time(self.quantum, account.share))
         account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
@@ -308,7 +312,7 @@ class TimeSliceScheduler:
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)
-        if turn.account.waiting:  # more processes than may hold a turn
+        if turn.account.waiting:  # more processes wanted the turn than may hold it
             turn.account.waits_from(now)
         if turn.end is not None and now >= turn.end:
             self._idle_hold = (turn.account, now + IDLE_HOLD)
@@ -348,7 +352,7 @@ class TimeSliceScheduler:
         self._idle_hold = None
 
     def _lost_at(self, turn: Turn, end: int) -> int:
-        """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
+        """Return when holders that send no more messages lose a turn that ended at ``end``."""
         return min(max(end, turn.heard_at) + self.quantum, end + MOST_OVERRUN)
 
     # -- the next turn
@@ -357,16 +361,16 @@ class TimeSliceScheduler:
         return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return when an account's ceiling permits a turn, or since when it has."""
+        """Return when an account's ceiling permits a turn, or since when it has done so."""
         if not account.capped:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
         return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
-        """Begin a container's turn on the free GPU for ``length``; 0: until another container wants the GPU.
+        """Begin a container's turn on the free GPU for ``length``; 0 means until another container wants the GPU.
 
-        If none of its processes waits, the turn is kept for one that wants it within a moment.
+        If none of its processes waits, the turn is kept for a short time for a process that wants it.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
@@ -377,13 +381,13 @@ class TimeSliceScheduler:
         return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return how long the next turn of an account lasts; 0: until another container wants the GPU."""
+        """Return the length of an account's next turn; 0 means until another container wants the GPU."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum
 
     def _is_uncontended(self, account: Account, now: int) -> bool:
-        """Return whether no other container used the GPU lately; work is submitted far ahead in a turn without end."""
+        """Return whether no other container used the GPU lately, so that the turn needs no end."""
         others = [a for a in self.accounts.values() if a is not account]
         if any(a.asks for a in others):
             return False
@@ -394,7 +398,7 @@ class TimeSliceScheduler:
         )
 
     def lead(self, account: Account) -> int:
-        """Return how much more time an account has had, for its weight, than the active account with the least."""
+        """Return by how much an account's virtual time exceeds the least of the active accounts."""
         return account.virtual - self._virtual
 
     def rank(self, account: Account, now: int) -> Rank:

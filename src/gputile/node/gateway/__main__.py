@@ -30,8 +30,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents until one exits for good; return its exit status.
 
-    An agent that exits before it took charge of the node, or without an error, is not restarted: that would not remove
-    the cause.
+    An agent is not restarted if it exits without an error, or before it has taken over the node: the next one would do
+    the same.
     """
     restarts = Restarts("the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
     while True:
@@ -39,7 +39,7 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
         try:
             status = await _run_agent(command, gateway)
             ended = f"ended with status {status}"
-        except OSError as error:  # such as no free process or descriptor: that passes, and the kubelet's calls wait
+        except OSError as error:  # such as a lack of descriptors: it may pass, and the kubelet's calls wait
             if not gateway.in_charge:
                 raise
             status, ended = 1, f"cannot be started: {error}"
@@ -70,14 +70,14 @@ async def _run_agent(command: Sequence[str], gateway: Gateway) -> int:
         log.error("the agent has hung up and does not exit")
         return -signal.SIGKILL
     finally:
-        if process.returncode is None:  # it ends its own children, and is served until it exits
+        if process.returncode is None:  # it must end its own children, and is served until it exits
             await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM, SIGINT or an agent that is not restarted; return the exit status."""
+    """Serve until SIGTERM or SIGINT, or until an agent exits for good; return the exit status."""
     token = secrets.token_hex(8)
     gateway = Gateway(
         arguments.device_plugin_dir, arguments.pod_resources_socket, NodeLock(arguments.claim_file, token)

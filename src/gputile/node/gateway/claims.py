@@ -1,8 +1,8 @@
 """Serves the kubelet as a DRA driver: relays its calls to the agent, and streams the GPUs' health.
 
-The kubelet finds the driver by a socket in ``plugins_registry``, and keeps it registered while the socket exists. One
-socket serves registration and driver. Its name is new each time, so that two gateways can serve side by side in an
-upgrade: the kubelet calls the one that came last. The kubelet retries whatever fails.
+The kubelet finds the driver by a socket in ``plugins_registry``, and keeps it registered while the socket exists. The
+same socket serves the registration and the driver. It has a new name each time, so that two gateways can serve at the
+same time in an upgrade: the kubelet calls the one that registered last. The kubelet retries all failed calls.
 """
 
 import logging
@@ -19,7 +19,7 @@ from gputile.node.gateway.registration import Carry, Context, Handlers, KubeletS
 
 log = logging.getLogger(__name__)
 
-REGISTRY: Final = "plugins_registry"  # in the kubelet's own directory
+REGISTRY: Final = "plugins_registry"  # in the kubelet's root directory
 CALLS: Final = ("NodePrepareResources", "NodeUnprepareResources")
 VERSIONS: Final = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 _REGISTRATION: Final = "pluginregistration.Registration"
@@ -35,13 +35,13 @@ class ClaimsPlugin(KubeletSocket):
         self._has_health = False
 
     def set_health(self, health: bytes | None) -> None:
-        """Stream a NodeWatchResourcesResponse to the kubelet; None: serve no more."""
+        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next ``reconcile``."""
         self._has_health = health is not None
         if health is not None:
             self.announce(health)
 
     async def reconcile(self) -> None:
-        """Start or stop the server; a socket that somebody has removed is replaced."""
+        """Start or stop the server; replace its socket if it was removed."""
         if not self._has_health:
             await self.stop()
         elif not self.exists:

@@ -1,6 +1,6 @@
-"""Connects a node's kubelet with whichever agent runs at the moment.
+"""Relays the calls of a node's kubelet to the agent that currently runs.
 
-Calls of the kubelet that arrive while no agent runs, or that an agent leaves unanswered, wait for the next agent.
+Calls that arrive while no agent runs, or that an agent leaves unanswered, wait for the next agent.
 ``Allocate`` has no deadline in the kubelet and blocks its admission of all pods, so the wait has a deadline here.
 """
 
@@ -33,8 +33,8 @@ from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Regi
 log = logging.getLogger(__name__)
 
 AGENT_TIMEOUT_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-# A call that so many agents have died of is given up, if it has also waited for AGENT_TIMEOUT_S: an operator may kill
-# several agents in quick succession.
+# A call is refused if this many agents have died with it and it has waited for AGENT_TIMEOUT_S. The wait matters since
+# an operator may kill several agents in quick succession.
 MOST_TRIES = 3
 SILENCE_TIMEOUT_S = 90.0
 ABANDONED_AFTER_S = 20.0
@@ -51,7 +51,7 @@ class _Pending:
 
 
 class Relay:
-    """The kubelet's pending calls. ``lost`` is when the agent was lost, on the event loop's clock; None if it runs."""
+    """The kubelet's pending calls. ``lost`` is when the agent ended, on the event loop's clock; None while one runs."""
 
     def __init__(self) -> None:
         self.lost: float | None = None
@@ -92,7 +92,7 @@ class Relay:
             del self._pending[pending.call.number]
 
     def answer(self, message: CallAnswer | CallRefused) -> None:
-        """Complete a call with the agent's answer, unless the kubelet has given the call up."""
+        """Complete a call with the agent's answer, unless the kubelet has cancelled it."""
         pending = self._pending.get(message.number)
         if pending is None or pending.answer.done():
             return
@@ -116,7 +116,7 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse; None if it does not answer within so many seconds."""
+    """Return the kubelet's ListPodResourcesResponse; None if it does not answer in ``within`` seconds."""
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     problem = "no answer"
     try:
@@ -133,22 +133,22 @@ async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes 
 
 
 class AbandonedError(Exception):
-    """The gateway that took over from this one is gone: the node needs a gateway that starts anew."""
+    """The gateway that took over from this one has ended, so this gateway must be restarted to serve the node."""
 
 
 class Gateway:
-    """Serves one kubelet with one agent after the other: ``attend`` each, while ``run`` runs.
+    """Serves one kubelet with successive agents: call ``attend`` for each of them while ``run`` runs.
 
-    What the agent asks for is only recorded; the loop of ``run`` does it. ``device_plugins`` is the kubelet's
-    directory of plugins' sockets, ``pod_resources`` its PodResources socket. ``in_charge``: an agent has taken charge
-    of the node.
+    The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is the kubelet's
+    directory for the sockets of plugins, ``pod_resources`` its PodResources socket. ``in_charge`` is True once an agent
+    has taken over the node.
     """
 
     def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
         self.in_charge = False
         self._node_lock = node_lock
         self._relay = Relay()
-        # One for good: each that is made and closed costs memory that gRPC does not give back.
+        # One channel is kept, since gRPC leaks memory for each channel that is created and closed.
         self._pod_resources = grpc.aio.insecure_channel(f"unix:{pod_resources}", options=CLIENT_OPTIONS)
         self._watch = SocketWatch(device_plugins)
         self._registrar = Registrar(device_plugins, self._relay.call, self._send_state)
@@ -164,7 +164,7 @@ class Gateway:
         """Serve the kubelet until cancelled.
 
         Raises:
-            AbandonedError: nobody serves the node any more.
+            AbandonedError: the gateway that took over has ended, and the node is not served.
         """
         try:
             while True:
@@ -188,7 +188,7 @@ class Gateway:
                 raise AbandonedError("the gateway that took over is gone")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
-            self._registrar.advertise((), {})  # otherwise pods would wait for an agent, and fail one by one
+            self._registrar.advertise((), {})  # otherwise each pod would wait for an agent, and then fail
         await self._registrar.reconcile()
         await self._claims.reconcile()
         self._send_state()
@@ -209,9 +209,9 @@ class Gateway:
         await asyncio.gather(self._registrar.stop(), self._claims.stop())
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it hangs up, sends no valid message, or is silent for too long.
+        """Serve one agent until it closes the connection, sends an invalid message, or is silent for too long.
 
-        An agent that works asks for the pods' devices again and again.
+        A working agent is never silent for long, since it regularly requests the kubelet's list of pods.
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()

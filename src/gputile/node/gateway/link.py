@@ -1,7 +1,7 @@
-"""Defines what gateway and agent share: the messages on their socket, and the lock on the node.
+"""Defines the messages between gateway and agent, and their lock on the node.
 
-Both come from one installation and start together, so the messages have no version. A message is its length in four
-bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.
+Both come from the same installation and start together, so the messages have no version. A message is encoded as its
+length in four bytes, big endian, and MessagePack. The kubelet's own messages remain in their wire format.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import msgspec
 from gputile.support.files import read_whole, write_whole
 
 LINK: Final = "GPUTILE_GATEWAY_FD"
-"""The environment variable with the file descriptor of the agent's end."""
+"""The environment variable with the file descriptor of the agent's end of the socket."""
 CONNECT_TIMEOUT_S = 0.2
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -25,38 +25,38 @@ _LOCK_MOST_BYTES = 4096
 
 
 class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
-    """From the agent: make agents of other gateways release the node."""
+    """Request of the agent to take over the node from the agents of other gateways."""
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
-    """From the agent: all ``resources`` to register; ``changed`` has the ListAndWatchResponse of those that changed."""
+    """Request of the agent to serve exactly ``resources``; ``changed`` has the new ListAndWatchResponse of some."""
 
     resources: tuple[str, ...]
     changed: dict[str, bytes]
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """From the agent: serve as a DRA driver with this NodeWatchResourcesResponse; None: stop."""
+    """Request of the agent to serve as a DRA driver with this NodeWatchResourcesResponse; None stops that."""
 
     health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """From the agent: call List of PodResources, within so many seconds."""
+    """Request of the agent to call the kubelet's PodResources List, for at most ``within`` seconds."""
 
     number: int
     within: float
 
 
 class CallAnswer(msgspec.Struct, frozen=True, tag="answer"):
-    """From the agent: the answer to the call ``number``."""
+    """The agent's response to the call ``number``."""
 
     number: int
     body: bytes
 
 
 class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
-    """From the agent: the call ``number`` fails, with a gRPC status ``code`` by its name."""
+    """The agent's refusal of the call ``number``; ``code`` is the name of a gRPC status."""
 
     number: int
     code: str
@@ -64,11 +64,12 @@ class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class State(msgspec.Struct, frozen=True, tag="state"):
-    """From the gateway, when it changes.
+    """The state of the gateway, which it sends to the agent after each change.
 
-    ``in_charge``: no other gateway serves the node. ``registered``: the kubelet has registered all resources, and is
-    ``listening`` to each. ``epoch``: when the present kubelet was first seen, by CLOCK_MONOTONIC, in seconds.
-    ``starts``: how many agents were started. ``others``: another gateway served the node when this agent started.
+    ``in_charge``: this gateway has taken over the node. ``registered``: the kubelet has registered all resources.
+    ``listening``: the kubelet watches the devices of all of them. ``epoch``: when the current kubelet was first seen,
+    in seconds of CLOCK_MONOTONIC. ``starts``: how many agents were started. ``others``: another gateway served the node
+    when this agent started.
     """
 
     in_charge: bool = False
@@ -80,7 +81,7 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """From the gateway: the kubelet calls ``method`` of v1beta1.DevicePlugin on the plugin of ``resource``."""
+    """A relayed call of the kubelet: ``method`` of the plugin for ``resource``, or of the DRA driver."""
 
     number: int
     method: str
@@ -89,7 +90,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """From the gateway: the ListPodResourcesResponse for ``ListDevices``; None if the kubelet sent none in time."""
+    """The gateway's response to ``ListDevices``: a ListPodResourcesResponse, None if it did not come in time."""
 
     number: int
     body: bytes | None
@@ -102,7 +103,7 @@ Received = TypeVar("Received")
 
 
 class MessageChannel(Generic[Received]):
-    """One end of the connection. ``decoder`` reads what the other end sends."""
+    """One end of the connection. ``decoder`` decodes the messages of the other end."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: "msgspec.msgpack.Decoder[Received]"
@@ -117,7 +118,7 @@ class MessageChannel(Generic[Received]):
             self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def messages(self) -> AsyncIterator[Received]:
-        """Yield what the other end sends, until it hangs up.
+        """Yield the messages of the other end, until it closes the connection.
 
         Raises:
             msgspec.MsgspecError: it sent an invalid message.
@@ -143,9 +144,10 @@ def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Me
 
 
 class NodeLock:
-    """Decides which of two gateways serves the node, as in an upgrade: the one that acquired the lock last.
+    """Decides which gateway serves the node if there are two, as in an upgrade: the one that acquired the lock last.
 
-    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` identifies the two.
+    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` identifies a
+    gateway with its agent.
     """
 
     def __init__(self, file: Path, token: str) -> None:
@@ -154,24 +156,24 @@ class NodeLock:
         self._held = True
 
     def acquire(self) -> None:
-        """Take the lock, from any other holder.
+        """Acquire the lock, even if another gateway holds it.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the lock file cannot be written.
         """
         write_whole(self._file, self._token)
         self._held = True
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody else has acquired the lock since; unchanged if the file cannot be read."""
+        """Whether no other gateway has acquired the lock since. If the file cannot be read, the last result is kept."""
         with contextlib.suppress(OSError):
             self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
         return self._held
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``; a process that died leaves its socket behind."""
+    """Return whether a process listens on the socket ``path``: the socket of a dead process may remain."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

@@ -1,10 +1,10 @@
 """Keeps resources registered with the kubelet, through its restarts and the loss of sockets.
 
-A kubelet that starts removes all sockets from its device plugin directory and creates its own anew. So the inode of its
-socket identifies a kubelet, and a plugin whose socket is gone serves on a new one. inotify(7) reports that at once: the
-kubelet admits pods right afterwards, and fails those for good whose devices are not registered by then. A plugin that
-has registered, and to which the kubelet does not listen, registers again. A kubelet that does not answer is tried at
-growing intervals.
+When a kubelet starts, it removes all sockets from its device plugin directory and recreates its own. So the inode of
+its socket identifies a kubelet, and a plugin whose socket was removed serves on a new one. inotify(7) reports this at
+once, which matters: the kubelet then admits pods immediately, and permanently fails those whose devices are not
+registered by then. If the kubelet does not listen to a registered plugin, the plugin registers again. If the kubelet
+does not answer, registration is retried at growing intervals.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # strict servers refuse the socket's path, percent-encoded
+    ("grpc.default_authority", "localhost"),  # strict servers reject the default, the percent-encoded socket path
     ("grpc.max_receive_message_length", 16 * MIB),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -54,14 +54,14 @@ LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet creates its socket a moment before it accepts connections
 
 Carry = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Carries a call to the agent: method, resource and request in, the response out; raises RefusedError."""
+"""Forwards a call (method, resource, request) to the agent, and returns the response; raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 KubeletIdentity = tuple[int, int, int]
 
 
 class RefusedError(Exception):
-    """The kubelet's call fails, with a gRPC status."""
+    """A call of the kubelet is refused with a gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -69,11 +69,11 @@ class RefusedError(Exception):
 
 
 class KubeletSocket:
-    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the latest ``message``.
+    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the latest message.
 
-    Each ``subject`` (a resource, or the DRA driver) has a socket of its own, since few calls name the resource. A
-    socket's name is never used twice: a server that stops gracefully unlinks its name, even if another server has
-    bound it since.
+    Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not name the resource. A
+    socket's name is never reused: a server that stops gracefully unlinks its name, even if another server has bound
+    that name since.
 
     ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
     """
@@ -94,7 +94,7 @@ class KubeletSocket:
         return self.path is not None and self.path.exists()
 
     async def serve(self, path: Path, services: Mapping[str, Handlers]) -> None:
-        """Serve on a new socket ``path``; logs an error if it cannot be created."""
+        """Serve on a new socket ``path``; log an error if it cannot be created."""
         await self.stop()
         self.path = path
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -148,7 +148,7 @@ class KubeletSocket:
 
 
 async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish ``work`` even if cancelled: a server that is half started keeps its socket and cannot be stopped."""
+    """Finish ``work`` even if cancelled: a half-started server keeps its socket and cannot be stopped."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -158,7 +158,7 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
 
 
 class Plugin(KubeletSocket):
-    """Serves one resource to the kubelet. ``registered_at`` is when the present kubelet registered this socket."""
+    """Serves one resource to the kubelet. ``registered_at`` is when the current kubelet registered this socket."""
 
     registered_at: float | None = None
 
@@ -198,9 +198,9 @@ class Plugin(KubeletSocket):
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
-    ``advertise`` sets what to serve, and ``reconcile`` alone starts and stops servers; the caller calls it again
-    after ``pause`` seconds, or when sockets change. ``epoch`` is when the present kubelet was first seen, on the event
-    loop's clock. ``on_change`` is called when ``epoch`` or ``listening`` changes.
+    ``advertise`` only records what to serve; ``reconcile`` starts and stops the servers. The caller repeats it after
+    ``pause`` seconds, or when sockets change. ``epoch`` is when the current kubelet was first seen, on the event loop's
+    clock. ``on_change`` is called when ``epoch`` or ``listening`` changes.
     """
 
     def __init__(self, directory: Path, carry: Carry, on_change: Callable[[], None] = lambda: None) -> None:
@@ -247,7 +247,7 @@ class Registrar:
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
-        """Serve exactly ``resources``; ``changed`` has the new ListAndWatchResponse of those whose devices changed."""
+        """Serve exactly ``resources``; ``changed`` maps those with changed devices to a new ListAndWatchResponse."""
         self._withdrawn += [self._plugins.pop(name) for name in self._plugins.keys() - set(resources)]
         for resource in resources:
             if resource not in self._plugins:
@@ -313,7 +313,7 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for sockets that are created or removed. If it cannot be watched, ``changed`` just waits."""
+    """Watches a directory for created and removed sockets. If it cannot be watched, ``changed`` only waits."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -345,7 +345,7 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        # Adding a watch again changes nothing, unless the directory was created anew.
+        # Adding the watch again has no effect, unless the directory was recreated.
         self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:

@@ -1,1 +1,1 @@
-"""Installs the library of native/ in containers, writes its limits, and tests that they hold."""
+"""Installs the library of native/ in containers, writes its limits, and tests that they are enforced."""

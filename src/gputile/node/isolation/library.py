@@ -1,12 +1,12 @@
 """Finds and installs the library of native/, and encodes its limits.
 
-A container loads it by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program,
-whatever its environment, and without CAP_SYS_ADMIN nobody in the container can remove the mount. The variable
-LD_PRELOAD would be gone with the first `env -i`. The loader of Nix reads another file instead.
+A container loads it through /etc/ld.so.preload, a read-only mount. The dynamic loader reads that file for every
+program, whatever its environment, and without CAP_SYS_ADMIN no process in the container can remove the mount. The
+variable LD_PRELOAD would be lost at the first `env -i`. The loader of Nix reads another file instead.
 
 The limits are lines of text, since the library has no JSON parser; native/accounting/limits.h describes them. The agent
-writes them, and they are mounted read-only. Usage is a file of fixed size that all processes of the container map
-(native/accounting/shared_usage.c), all zeros at first.
+writes them, and they are mounted read-only. The usage file has a fixed size, is initially all zeros, and is mapped by
+all processes of the container (native/accounting/shared_usage.c).
 """
 
 import hashlib
@@ -59,9 +59,9 @@ def library_path() -> Path:
 
 
 def place_in(directory: Path, content: bytes) -> Installed:
-    """Return where a library with this content is installed under ``directory``: each version has its own directory.
+    """Return where a library with this content is installed under ``directory``.
 
-    So a new version changes nothing for containers that have started.
+    Each version has its own directory, so a new version changes nothing for containers that have started.
     """
     return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
 
@@ -71,9 +71,9 @@ def place_named(directory: Path, version: str) -> Installed:
 
 
 def install(installed: Installed, content: bytes) -> None:
-    """Install the library and its ld.so.preload, unless they are there.
+    """Install the library and its ld.so.preload, unless they are installed already.
 
-    A library of the version that its directory names stays; a missing or damaged one is replaced by ``content``.
+    A library whose version matches its directory is kept; a missing or damaged one is replaced by ``content``.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -119,7 +119,7 @@ def remove_placeholder(path: Path) -> None:
     """Remove an empty directory at the path of a file: containerd creates one if the source of a mount is missing.
 
     Raises:
-        OSError: it is not empty.
+        OSError: the directory is not empty.
     """
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
@@ -137,7 +137,7 @@ _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """A container's limit on one GPU: MiB of memory, percent of time (0: no share of its own)."""
+    """A container's limit on one GPU: MiB of memory, and percent of time (0: it has no share of time)."""
 
     uuid: str
     mib: int
@@ -147,11 +147,12 @@ class GpuLimit:
 def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
     """Return the content of a limits file.
 
-    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is the most that a
-    process is charged for contexts and modules on a GPU on which these cannot be measured; None: the library's default.
+    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is the maximum that a
+    process is charged for contexts and modules on a GPU where these cannot be measured; None means the library's
+    default.
 
     Raises:
-        ValueError: there are no GPUs, or too many, or one has no UUID.
+        ValueError: there are no GPUs, too many, or one without a UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):

@@ -1,12 +1,12 @@
 """Uses a GPU as a CUDA program does, so that a self-test can measure what the library permits.
 
-``python -m gputile.node.isolation.probe memory WAY MIB`` allocates as much memory as it can in one way: it asks for MIB
-in pieces and prints how much it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy and
-prints how often a second it filled memory, which every driver can do without a kernel.
+``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces by one way of allocation,
+and prints how much it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy by filling
+memory, which every driver can do without a kernel, and prints the number of fills per second.
 
-It runs in a process of its own, with the library, on the first visible GPU. Once it has a context it prints a line and
-waits for one, so that several probes start together. It uses the driver API of cuda.h, and so runs on a real driver
-and on the simulated one.
+It runs in a separate process, with the library, on the first visible GPU. Once it has a context, it prints a line and
+waits for a line of input, so that several probes start together. It uses the driver API of cuda.h, and so runs on a
+real driver and on the simulated one.
 """
 
 import ctypes
@@ -84,7 +84,10 @@ WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
 
 
 def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
-    """Allocate memory until it is refused, and print how much that was; return the driver's last answer."""
+    """Allocate up to ``mib``, until the driver refuses, and print how much it was.
+
+    Returns 0, or the driver's error code if it is not that of missing memory.
+    """
     got = result = 0
     while not result and got < mib:
         result = WAYS[way](cuda)
@@ -96,7 +99,7 @@ def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
 
 FILLED_MIB: Final = 64
 _WORDS: Final = FILLED_MIB << 18
-_BATCH: Final = 8  # fills between two events; two batches are in flight
+_BATCH: Final = 8  # fills between two events; two batches are in flight at once
 _WARM_UP_S: Final = 0.5  # a container first uses the burst of its ceiling
 
 

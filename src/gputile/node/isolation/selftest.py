@@ -1,7 +1,7 @@
-"""Proves on a machine that limits of memory and shares of GPU time hold.
+"""Tests on a machine that memory limits and shares of GPU time are enforced.
 
-Memory: a probe asks for twice the limit in each way to allocate memory, and must get the limit. Time: probes of several
-containers keep the GPU busy at the same time, with an arbiter.
+Memory: for each way to allocate memory, a probe requests twice its limit and must get just the limit. Time: the probes
+of several containers keep the GPU busy at the same time, under an arbiter.
 """
 
 import os
@@ -26,7 +26,7 @@ from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
 TOGETHER: Final = 4
-# How far below its limit a probe may stay: a context, and a pool's granularity; see docs/concepts/isolation.md.
+# A probe may miss its limit by a context and the granularity of a pool; see docs/concepts/isolation.md.
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
@@ -37,7 +37,7 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for one way to allocate memory; ``processes`` of one allocation shared the limit."""
+    """The result for one way to allocate memory; ``processes`` is the number of processes that shared the limit."""
 
     way: Annotated[str, described("The way to memory.")]
     processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
@@ -51,10 +51,10 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 def memory_rows(
     uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
 ) -> Iterator[MemoryRow]:
-    """Yield a row for each way, and one for each of two allocations whose processes all ask at the same time.
+    """Yield a row for each way, and one for each of two allocations whose processes all allocate at the same time.
 
-    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits; each must get
-    its own, less what a single process stayed below its limit, for each process.
+    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits, and each must
+    reach its own. For each of its processes it may miss as much as a single process missed of its limit.
 
     Raises:
         LibraryMissing: this installation has no library.
@@ -82,7 +82,7 @@ def _memory_rows(
         everyone = [process for group in running for process in group]
         for process in everyone:
             _go(process)
-        # Each keeps its memory until all have answered.
+        # Each probe keeps its memory until all have reported.
         answers = [[process.stdout.readline() if process.stdout else "" for process in group] for group in running]
         errors = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
     rows = []
@@ -97,7 +97,7 @@ def _memory_rows(
 def _start_probe(
     arguments: Sequence[str], allocation: Path | None, environment: Mapping[str, str], stack: ExitStack
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context; without an allocation it has no library."""
+    """Start a probe and wait until it has its context. If ``allocation`` is None, it runs without the library."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
@@ -123,9 +123,9 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
+    """The expected and the measured part of a GPU's time; 1.0 is what a process gets without the library.
 
-    ``bound`` is the condition on ``got``, "" if only the ratio counts, since switching turns takes time, too.
+    ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns takes time too.
     """
 
     what: Annotated[str, described("What was measured.")]
@@ -145,8 +145,8 @@ class ProbeError(RuntimeError):
 def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECONDS) -> Iterator[TimeRow]:
     """Yield rows for one container alone, for two with ceilings, and for two with weights.
 
-    Each case is repeated until it holds, at most eight times: two containers count by their mean over all rounds, one
-    alone by its best round, since other work on the machine slows single processes down now and then.
+    Each case is repeated until it holds, at most eight times. Two containers are judged by their mean over all rounds;
+    one alone by its best round, since other work on the machine sometimes slows down a single process.
     ``environment`` makes a process see only the GPU ``uuid``.
 
     Raises:
@@ -204,7 +204,7 @@ def _arbitrated(
     allocations = (
         AssignedContainer(str(allocation), (claim,)) for allocation, claim in zip(directories, claims, strict=True)
     )
-    # In a process group of its own, like the probes: Ctrl-C reaches only this process, which then ends them.
+    # It has its own process group, like the probes: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
@@ -222,7 +222,7 @@ def _arbitrated(
 
 
 def _fills(environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float) -> list[float]:
-    """Return the fills per second of simultaneous probes; one without a allocation has no library."""
+    """Return the fills per second of simultaneous probes; one without an allocation runs without the library."""
     with ExitStack() as stack:
         probes = [_start_probe(["time", str(seconds)], allocation, environment, stack) for allocation in directories]
         for probe in probes:

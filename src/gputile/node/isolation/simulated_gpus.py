@@ -1,6 +1,6 @@
-"""Simulates GPUs by a libcuda.so.1 of our own, whose processes share a machine file.
+"""Simulates GPUs with gputile's own libcuda.so.1; its processes share the machine's state in a file.
 
-Memory is counted over all processes, and freed when one dies; kernels take time on a GPU, one after the other.
+Memory is counted over all processes, and freed when a process dies; the kernels on a GPU run one after the other.
 native/simulated has the details.
 """
 
@@ -61,7 +61,7 @@ class SimulatedProcess:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDriver:
-    """A simulated driver: the memory of a context and of a module in MiB, its rate of copies, its version."""
+    """The properties of a simulated driver; a copy rate of 0 means that copies take no time."""
 
     context_mib: int = 0
     module_mib: int = 0
@@ -73,7 +73,10 @@ _DRIVER = SimulatedDriver()
 
 
 class SimulatedGpus:
-    """A machine with GPUs of ``mib`` MiB; its file is created in ``directory``. ``libraries`` has the driver."""
+    """A machine with GPUs of ``mib`` MiB each.
+
+    Its state file is created in ``directory``; the driver is in the directory ``libraries``.
+    """
 
     def __init__(
         self,

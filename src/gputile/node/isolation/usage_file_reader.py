@@ -1,7 +1,7 @@
 """Reads the usage that the library has counted, from a file that all processes of a container write.
 
-The container may write anything into it. It may also hold the file's lock for ever, so the reader does not take that:
-values that are read during a change may be of two moments.
+The container may write anything into the file. It may also hold the file's lock forever, so the reader does not lock
+the file: values that are read during an update may be inconsistent.
 """
 
 import fcntl
@@ -102,10 +102,10 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def _locked(file: int, slots: int) -> bytes:
-    """Return a 1 for each of the first ``slots`` slots that a process has locked, 0 for the others.
+    """Return 1 for each of the first ``slots`` slots that a process has locked, and 0 for the others.
 
-    The kernel reports one lock of a range, and takes longer the more locks there are. A container may hold hundreds;
-    after ``_MOST_LOCKS`` calls the remaining slots count as locked.
+    A call of the kernel reports only one lock in a range, and takes longer the more locks exist. A container may hold
+    hundreds, so after ``_MOST_LOCKS`` calls the remaining slots count as locked.
     """
     found = bytearray(slots)
     left = [(0, slots)]
@@ -126,7 +126,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return where a lock on these bytes begins and ends, 0: at the end of the file; None if there is no lock."""
+    """Return the start and the end of a lock on these bytes, None if there is none; 0 as end means the end of file."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

@@ -1,6 +1,7 @@
-"""Calls NVIDIA's binding, and describes the failures of its calls.
+"""Calls NVIDIA's Python binding of NVML, and describes failed calls.
 
-nvidia-ml-py has no types, so neither have its results here. NVIDIA's "NVML API Reference" describes the calls.
+nvidia-ml-py has no type annotations, so its results are untyped here. NVIDIA's "NVML API Reference" describes the
+calls.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from gputile.node.nvml.probe import Problem
 T = TypeVar("T")
 Handle = NewType("Handle", object)  # nvmlDevice_t of a GPU or a MIG device
 
-# The answers for a fact that this GPU, or a driver of this age, does not have.
+# The errors for a property that this GPU, or a driver of this version, does not have.
 ABSENT = frozenset(
     (
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -23,7 +24,7 @@ ABSENT = frozenset(
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     )
 )
-# The errors that only an unhealthy GPU answers; other errors of a single call may be transient.
+# The errors that only an unhealthy GPU returns; other errors of a single call may be transient.
 CERTAIN = frozenset((pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED))
 # The errors that concern all GPUs.
 DOWN = frozenset(
@@ -68,7 +69,7 @@ _PROBLEMS: dict[int, Problem] = {
 
 
 def problem_of(code: int, function: str = "") -> Problem:
-    """Return the problem for NVML's answer ``code``. ``function`` is the call that failed, for unusual codes."""
+    """Return the problem for NVML's error ``code``. ``function`` is the failed call, named for unknown codes."""
     if code in _PROBLEMS:
         return _PROBLEMS[code]
     where = f" to {function}" if function else ""
@@ -79,7 +80,7 @@ def problem_of(code: int, function: str = "") -> Problem:
 
 
 class CallError(Exception):
-    """A call of NVML failed; ``code`` is its answer, an nvmlReturn_t."""
+    """A call of NVML failed; ``code`` is its result, an nvmlReturn_t."""
 
     def __init__(self, code: int, function: str) -> None:
         super().__init__(f"{function}: {problem_of(code, function).message}")
@@ -102,7 +103,7 @@ class Calls:
                 return function(*args)
             except pynvml.NVMLError as error:
                 raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # from an unhealthy GPU
+            except UnicodeDecodeError as error:  # an unhealthy GPU may return garbage
                 raise CallError(pynvml.NVML_ERROR_UNKNOWN, name) from error
 
         setattr(self, name, call)
@@ -110,10 +111,10 @@ class Calls:
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Return the answer of ``function``, or ``default`` if the GPU or the driver does not have this fact.
+    """Return the result of ``function``, or ``default`` if the GPU or the driver does not have this property.
 
     Raises:
-        CallError: any other failure.
+        CallError: the call fails for another reason.
     """
     try:
         return function(*args)

@@ -1,8 +1,8 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-It computes states from signs, which the probe reads. A critical sign makes a GPU unhealthy at once, a doubtful one only
-when it repeats. A GPU recovers after a quiet time and several good examinations in a row; the quiet time doubles if it
-fails again soon.
+It computes health from signs, which the probe reads. A certain sign makes a GPU unhealthy at once, a doubtful one only
+if it repeats. A GPU recovers after a quiet time and several good examinations in a row; the quiet time doubles if the
+GPU fails again soon.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row that make a GPU unhealthy
 GOOD_TO_RETURN = 3  # good examinations in a row that make it healthy
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
-FORGIVEN_AFTER_S = 3600.0  # the quiet time of a GPU that was healthy for so long is the first again
+FORGIVEN_AFTER_S = 3600.0  # after so long in good health, the quiet time is reset to the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The GPU or MIG instance ``uuid`` was examined, and has this ``trouble``, if any.
+    """The result of an examination of the GPU or MIG instance ``uuid``: its ``trouble``, None if it is healthy.
 
     ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain, such as a lost GPU.
     """
@@ -65,7 +65,7 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a machine's GPUs and MIG instances by UUID; those that are missing are healthy."""
+    """The health of a machine's GPUs and MIG instances by UUID; those without an entry are healthy."""
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -88,7 +88,7 @@ def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
 
 
 def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
-    """Return ``health`` after ``signs``, in their order, at ``now_s``."""
+    """Return the health after applying ``signs`` in order at the time ``now_s``."""
     conditions = dict(health.conditions)
     for sign in signs:
         condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
@@ -98,7 +98,7 @@ def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
 
 
 def without(health: Health, gone: Iterable[str]) -> Health:
-    """Return ``health`` without what is no longer part of the machine, such as destroyed MIG instances."""
+    """Return the health without devices that no longer exist, such as destroyed MIG instances."""
     left = set(gone)
     return Health(MappingProxyType({u: c for u, c in health.conditions.items() if u not in left}))
 

@@ -1,7 +1,7 @@
 """Watches the machine's GPUs through a probe, and keeps the latest observation.
 
-It survives what it watches: a driver that is missing, fails or is replaced is opened again with growing pauses, and a
-GPU that vanished stays in the list, unhealthy and under its index, until it answers again.
+It tolerates failures of the driver and of GPUs. If the driver is missing, fails or is replaced, it is reopened with
+growing pauses. A GPU that vanished stays in the list, unhealthy and with its index, until it answers again.
 """
 
 import time
@@ -22,7 +22,7 @@ from gputile.node.nvml.nvml_probe import RealProbe
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
-READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
+READ_EVERY_S: Final = 60.0  # the inventory, to detect changed MIG instances and modes
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
@@ -32,19 +32,18 @@ NO_INVENTORY: Final = Inventory(gpus=())
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs stay, unhealthy."""
+    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs remain, as unhealthy."""
 
     machine: ProbedMachine
     health: Health
 
 
 class GpuMonitor:
-    """Watches in one ``step`` after the other. A step blocks, so it needs a thread of its own.
+    """Watches the machine in repeated calls of ``step``, which block, so they need a separate thread.
 
-    ``known`` is what the previous agent published: GPUs keep their indices, and unhealthy ones start unhealthy.
-
-    Other threads read ``seen``, the latest ``readings``, and ``xids``, the number of each XID since the start by UUID
-    and code: each is replaced as a whole.
+    ``known`` is the inventory that the previous agent published: GPUs keep their indices, and unhealthy ones start as
+    unhealthy. Other threads read ``seen``, the latest ``readings``, and ``xids``, the number of XIDs since the start by
+    UUID and code. Each of these is replaced as a whole.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class GpuMonitor:
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Keep every GPU's index: the driver renumbers the others when a GPU is gone."""
+        """Assign an index to each GPU that it keeps: the driver renumbers the others when a GPU vanishes."""
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
@@ -156,7 +155,7 @@ def _uuids(machine: ProbedMachine) -> frozenset[str]:
 def _merged(
     now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedGpu], index: Mapping[str, int]
 ) -> ProbedMachine:
-    """Return ``now`` with the ``vanished`` GPUs of ``known`` added, in the order of ``index``."""
+    """Return ``now`` with the ``vanished`` GPUs of ``known`` added, sorted by ``index``."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)

@@ -1,10 +1,11 @@
-"""Reads one GPU from NVML: its facts, MIG instances, connections and measurements.
+"""Reads one GPU from NVML: its properties, MIG instances, connections and measurements.
 
 A measurement that a GPU does not have, such as its utilization in MIG mode, is None.
 
-The bandwidth between two GPUs is in GB/s one way. NVLink counts the active links of a pair, directly or through
-NVSwitch, where each GPU can use all its links to reach any other. Without NVLink it is the slower GPU's PCIe link,
-scaled by the topology between the two. The scale is an estimate; on one machine only the order matters (T2).
+The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active links of the pair.
+Links to an NVSwitch all count, since a GPU can use all of them to reach any other GPU. Without NVLink it is the PCIe
+bandwidth of the slower GPU, scaled by the topology between the two. The scale is an estimate: only the order of the
+values on one machine matters (T2).
 """
 
 import os
@@ -19,13 +20,13 @@ from gputile.api.quantity import MIB
 from gputile.node.nvml.binding import ABSENT, CallError, Calls, Handle, optional
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu
 
-# GB/s one way of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
+# GB/s per direction of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
 _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
 _NVLINK_UNKNOWN_GB_S: Final = 25.0
-# GB/s one way of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
+# GB/s per direction of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
-# The part of the link's bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
+# The part of the PCIe bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
 _SCALE: Final = (
     (0, 1.0),  # on one board
     (10, 1.0),  # below one PCIe switch
@@ -38,7 +39,7 @@ _SCALE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end, "" for an NVSwitch."""
+    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end ("" for an NVSwitch)."""
 
     bus_id: str
     pcie: float = _PCIE_UNKNOWN_GB_S
@@ -46,7 +47,7 @@ class Wiring:
 
 
 def bandwidth_matrix(gpus: Sequence[Wiring], level: Callable[[int, int], int]) -> tuple[tuple[float, ...], ...]:
-    """Return the matrix in GB/s; ``level(i, j)`` is the nvmlGpuTopologyLevel_t of the i-th and the j-th GPU."""
+    """Return the matrix in GB/s; ``level(i, j)`` returns the nvmlGpuTopologyLevel_t of the i-th and the j-th GPU."""
     rows = [[0.0] * len(gpus) for _ in gpus]
     for i, one in enumerate(gpus):
         for j, other in enumerate(gpus[:i]):
@@ -76,7 +77,11 @@ _GIB: Final = 1 << 30
 
 
 def read_gpu(nvml: Calls, handle: Handle, index: int) -> ProbedGpu:
-    """Raises CallError if a call fails that every GPU answers."""
+    """Read the properties of a GPU.
+
+    Raises:
+        CallError: a call fails that every GPU supports.
+    """
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -108,10 +113,10 @@ def read_wiring(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> Wiring:
 
 
 def trouble_of(nvml: Calls, handle: Handle) -> str | None:
-    """Return the problem of a GPU that answers, None if it has none.
+    """Return the problem of a GPU that answers; None if it is healthy.
 
     Raises:
-        CallError: it does not answer.
+        CallError: the GPU does not answer.
     """
     optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
@@ -135,7 +140,7 @@ def _numa_node(nvml: Calls, handle: Handle) -> int:
 
 
 def _links(nvml: Calls, handle: Handle) -> Iterator[tuple[float, str]]:
-    """Yield the GB/s of each active NVLink, and the bus ID of the GPU at its other end, "" for an NVSwitch."""
+    """Yield each active NVLink: its GB/s, and the bus ID of the GPU at its other end ("" for an NVSwitch)."""
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
@@ -171,9 +176,10 @@ def _instances(nvml: Calls, handle: Handle, gpu_bytes: int) -> Iterator[MigInsta
 
 
 def _profile(nvml: Calls, instance: Handle, gpu_bytes: int) -> str:
-    """Return NVIDIA's name of the instance's size: the end of its name, or computed from its slices and memory.
+    """Return NVIDIA's name of the instance's size, such as ``1g.10gb``.
 
-    The computed memory is the instance's eighths of the GPU's memory in GB, as in NVIDIA's go-nvlib.
+    It is the end of the instance's name, or else computed from its slices and memory. The computed memory is that of
+    the instance in eighths of the GPU's memory, converted to GB, as in NVIDIA's go-nvlib.
     """
     named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
     if named:
@@ -206,7 +212,7 @@ def read_gpu_values(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> GpuReading:
 
 
 def _processes(nvml: Calls, handle: Handle, gpu: ProbedGpu) -> tuple[GpuProcess, ...]:
-    """Return each process once. NVML lists clients of MPS separately, and may list a process in both lists."""
+    """Return each process once. NVML lists MPS clients separately, and may list a process in both lists."""
     instances = {(instance.gi, instance.ci): instance.uuid for instance in gpu.instances}
     found: dict[int, GpuProcess] = {}
     for list_processes in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses):

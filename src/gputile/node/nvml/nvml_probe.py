@@ -1,4 +1,4 @@
-"""Reads a machine with an NVIDIA driver, through NVIDIA's own binding."""
+"""Reads the GPUs of a machine through NVIDIA's Python binding of NVML."""
 
 import ctypes
 import time
@@ -14,8 +14,8 @@ from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
-_MOST_EVENTS: Final = 64  # handled by one call of ``watch_health``
-_FAILED_WAIT_S: Final = 0.5  # before the next wait if one fails at once
+_MOST_EVENTS: Final = 64  # at most, in one call of ``watch_health``
+_FAILED_WAIT_S: Final = 0.5  # pause after a failed wait, which may fail at once
 
 Listed = tuple[Handle, ProbedGpu]
 
@@ -38,9 +38,9 @@ class RealProbe:
         self._open = True
 
     def inventory(self) -> ProbedMachine:
-        """Read the machine's GPUs; the bandwidth only if the set of GPUs has changed.
+        """Read the machine's GPUs, and their bandwidth if the set of GPUs has changed.
 
-        A GPU that cannot be read is left out, and named among the problems.
+        A GPU that cannot be read is omitted and reported in ``problems``.
         """
         nvml = self._nvml
         listed: list[Listed] = []
@@ -66,7 +66,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; if the wait fails, as when a GPU is lost, examine the GPUs instead."""
+        """Wait for XID events; if the wait fails, for example because a GPU is lost, examine the GPUs instead."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -91,7 +91,7 @@ class RealProbe:
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
-        """Return the measurements of the listed GPUs that answer."""
+        """Return the measurements of those listed GPUs that answer."""
         found = []
         for handle, gpu in self._listed:
             with suppress(CallError):  # ``examine`` reports the reason
@@ -123,7 +123,7 @@ class RealProbe:
         return bandwidth_matrix(wirings, level)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
-        """Subscribe to the XIDs of these GPUs; a GPU that cannot report any is only examined."""
+        """Subscribe to the XIDs of these GPUs; a GPU without XID events is only examined."""
         self._stop_listening()
         if not listed:
             return
@@ -147,7 +147,7 @@ class RealProbe:
                 self._nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Return the signs of an XID event: for the MIG instances that it names, or for the GPU."""
+        """Yield the signs of an XID event: for the MIG instances that it names, or else for the GPU."""
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
         # Compare the handles: a GPU that just fell off the bus does not answer with its UUID.
@@ -177,7 +177,11 @@ class RealProbe:
 
 
 def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Call a function that does not fail on a machine with a working driver."""
+    """Call a function that fails only if the driver does not work.
+
+    Raises:
+        NvmlError: the call fails.
+    """
     try:
         return function(*args)
     except CallError as error:

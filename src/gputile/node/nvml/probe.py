@@ -17,7 +17,7 @@ class Problem:
 
 
 class NvmlError(Exception):
-    """NVML as a whole cannot be used; ``problem`` says why, and what to do."""
+    """NVML as a whole cannot be used; ``problem`` names the reason and the remedy."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -25,7 +25,7 @@ class NvmlError(Exception):
 
 
 class Mig(StrEnum):
-    """Whether a GPU is split into MIG instances (NVIDIA Multi-Instance GPU)."""
+    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU), in which only its instances are usable."""
 
     INCAPABLE = "incapable"
     OFF = "off"
@@ -34,7 +34,7 @@ class Mig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG device. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in MiB.
+    """A MIG instance. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in MiB.
 
     ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
     """
@@ -50,9 +50,9 @@ class MigInstance:
 class ProbedGpu:
     """A GPU as NVML describes it.
 
-    ``model`` and ``mib`` are what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints, ``bus_id`` is its
-    ``pci.bus_id``. ``numa`` and ``minor`` (of /dev/nvidiaN) are -1 if unknown. A ``unified`` GPU, such as GB10, has no
-    memory of its own: ``mib`` is that of the machine.
+    ``model``, ``mib`` and ``bus_id`` are the values of ``nvidia-smi --query-gpu=gpu_name,memory.total,pci.bus_id``.
+    ``numa`` and ``minor`` (of /dev/nvidiaN) are -1 if unknown. A ``unified`` GPU, such as GB10, has no memory of its
+    own: ``mib`` is then the machine's memory.
     """
 
     index: int
@@ -76,9 +76,9 @@ class ProbedGpu:
 class ProbedMachine:
     """The GPUs of one machine, ordered by index.
 
-    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus`` in GB/s one way. ``cuda`` is
-    the highest CUDA version that the driver supports, as (major, minor). ``down`` is the reason why no GPU can be
-    reached, ``problems`` are those of single GPUs.
+    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus``, in GB/s per direction. ``cuda``
+    is the highest CUDA version that the driver supports, as (major, minor). ``down`` is the reason why no GPU can be
+    reached; ``problems`` are the problems of single GPUs.
     """
 
     gpus: tuple[ProbedGpu, ...] = ()
@@ -100,9 +100,9 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A GPU's measurements; None: it does not have this one.
+    """A GPU's measurements. A measurement is None if the GPU does not provide it.
 
-    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over the GPU's life.
+    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over the GPU's lifetime.
     """
 
     uuid: str
@@ -125,10 +125,9 @@ def inventory_of(
 ) -> Inventory:
     """Return the inventory of ``machine`` that is published for the scheduler, with the effective mode and unit.
 
-    ``shared_mib`` limits the memory of each GPU in a mode that shares by memory; 0: no limit.
-
-    A GPU in MIG mode is left out, since no pod can have the whole of it. So is a unified GPU in a mode that shares by
-    memory, unless ``shared_mib`` says how much of the machine's memory pods may share.
+    ``shared_mib`` limits the memory of each GPU in the modes that share by memory; 0 means no limit. A GPU in MIG mode
+    is omitted, since no pod can have all of it. A unified GPU is omitted in the modes that share by memory, unless
+    ``shared_mib`` sets how much of the machine's memory pods may share.
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib

@@ -1,4 +1,4 @@
-"""Writes the commands and manifests of a cloud for a node pool, with labels, taint and hints.
+"""Writes a cloud's commands and manifests for a node pool, with labels, taint and autoscaler hints.
 
 An autoscaler needs the resources that a new node will advertise (U8). They are computed with the agent's own code, so
 hint and node agree for every unit. ``docs/guides/nodepools.md`` names the source of each option and field.

@@ -20,7 +20,7 @@ from gputile.api.well_known import (
 from gputile.api.wording import described, matching, unsupported
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
 
-# The ways of each provider, by the names that ``way`` takes (docs/guides/nodepools.md).
+# The values of ``way`` that each provider supports (docs/guides/nodepools.md).
 WAYS = {
     "eks": ("accelerated-image", "gpu-operator"),
     "aks": ("own-plugin", "gpu-operator"),
@@ -51,8 +51,8 @@ class Gpus(_PoolSection, frozen=True, kw_only=True):
 class NodePool(_PoolSection, frozen=True, kw_only=True):
     """A pool of equal GPU nodes.
 
-    ``location`` is the region (EKS) or the location (GKE), ``resource_group`` AKS's. ``accelerator`` is GKE's name of
-    the GPU, such as nvidia-l4. ``autoscaler`` names the program that adds nodes.
+    ``location`` is the region (EKS) or the location (GKE); ``resource_group`` is for AKS. ``accelerator`` is GKE's name
+    of the GPU, such as nvidia-l4. ``autoscaler`` names the program that adds nodes.
     """
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
@@ -178,7 +178,7 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
     if pool.gpus.model:
-        # A kubelet refuses labels of kubernetes.io that it does not know; the agent sets that one.
+        # A kubelet may not set unknown labels of kubernetes.io, so the agent sets the legacy label.
         labels |= {key: value for key, value in model_labels(pool.devices).items() if key != LEGACY_MODEL_LABEL}
     return labels
 

@@ -1,1 +1,1 @@
-"""Answers what-if questions on manifests with the ledger and placement that decide live."""
+"""Answers what-if questions on manifests with the ledger and placement code of the live cluster."""

@@ -1,7 +1,7 @@
-"""Admits a new pod as a cluster does, as far as that decides which GPUs the pod gets.
+"""Admits a new pod as a cluster does, as far as admission decides which GPUs the pod gets.
 
-That is the priority of its PriorityClass, the host ports of a pod in its node's network, and what gputile's webhook and
-policies complete and refuse, by the code that the webhook runs.
+It sets the priority of the pod's PriorityClass and the host ports of a pod with ``hostNetwork``. It also completes and
+refuses pods as gputile's webhook and policies do, with the code of the webhook.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +27,9 @@ from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Ori
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 _PREEMPTING: Final = "PreemptLowerPriority"
-# What policies demand of every pod; all else is the webhook's, which is asked about pods that name a GPU resource, and
-# about those with the affinity annotation (examples/webhook/webhook.yaml, matchConditions).
+# The rules that the policies enforce for every pod. All other rules are the webhook's. It is only called for pods that
+# name a GPU resource, have ResourceClaims or have the old affinity annotation (examples/webhook/webhook.yaml,
+# matchConditions).
 _OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
 _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
     {
@@ -40,7 +41,10 @@ _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
 
 
 class PriorityClass(NamedTuple):
-    """What a PriorityClass gives to its pods; one that ``is_default`` also gives it to pods that name none."""
+    """A PriorityClass: the priority and preemption policy of its pods.
+
+    With ``is_default`` it also applies to pods that name no PriorityClass.
+    """
 
     value: int
     preemption: str = _PREEMPTING
@@ -49,7 +53,7 @@ class PriorityClass(NamedTuple):
 
 PriorityClasses = Mapping[str, PriorityClass]
 
-# What every cluster has.
+# The PriorityClasses that every cluster has.
 SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
     {
         "system-cluster-critical": PriorityClass(2_000_000_000),
@@ -59,7 +63,7 @@ SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
 
 
 def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
-    """Return the PriorityClasses of a cluster, by name."""
+    """Return the PriorityClasses of a cluster by name, with those of the system."""
     found = (
         (each.metadata.name, PriorityClass(each.value, each.preemption_policy or _PREEMPTING, each.global_default))
         for each in listed
@@ -71,9 +75,10 @@ def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
 class Admission:
     """The admission of a cluster with this ``configuration``.
 
-    ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
-    GPUs past the ledger, as the namespaces' labels say. ``priorities`` are PriorityClasses by name. The policies about
-    access to GPUs do not hold in the namespace ``installed_in``, where gputile's own pods are.
+    ``enforced`` states whether gputile's webhook and policies are installed. ``unsafe`` are the namespaces with the
+    label ``gputile.io/unsafe-gpu-access``, whose pods may use GPUs outside of the ledger. ``priorities`` are the
+    PriorityClasses by name. The policies on access to GPUs do not apply in the namespace ``installed_in``, where
+    gputile's own pods run.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -83,13 +88,13 @@ class Admission:
     installed_in: str = ""
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return this admission with the namespaces and PriorityClasses among ``manifests`` added."""
+        """Return a copy of this admission that also knows the namespaces and PriorityClasses in ``manifests``."""
         unsafe, priorities = set(self.unsafe), dict(self.priorities)
         for manifest in manifests:
             metadata = manifest.body.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if not isinstance(metadata, dict) or not isinstance(name, str):
-                continue  # which is refused where the object is checked
+                continue  # the check of the object refuses it
             if (manifest.kind, manifest.group) == ("Namespace", ""):
                 labels = metadata.get("labels")
                 allowed = isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"
@@ -102,10 +107,12 @@ class Admission:
         return replace(self, unsafe=frozenset(unsafe), priorities=priorities)
 
     def admit(self, origin: Origin, path: str, pod: Json, notes: list[Note]) -> Pod:
-        """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
+        """Return a new pod as the API server would store it.
+
+        ``path`` is the path of the pod in its object: "" for a Pod, or "spec.template" for example.
 
         Raises:
-            ManifestError: it is refused; each broken rule is a line.
+            ManifestError: the pod is refused; the text has one line for each broken rule.
         """
         prefix = f"{path}." if path else ""
         pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
@@ -120,7 +127,7 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Return ``pod`` with what its PriorityClass gives it; one that is not known counts as 0, with a note."""
+        """Return ``pod`` with the priority of its PriorityClass. An unknown class counts as 0, with a note."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
@@ -173,9 +180,9 @@ class Admission:
 
 
 def _with_host_ports(pod: Json) -> Json:
-    """Return a ``pod`` with the host ports that it has in its host's network.
+    """Return the pod with a host port for each container port if it uses ``hostNetwork``.
 
-    An API server writes this default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
+    The API server sets this default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
     """
     spec = pod["spec"]
     if not spec.get("hostNetwork"):
@@ -193,7 +200,10 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether an API server asks the webhook about a new pod, whatever amounts it names."""
+    """Return whether the resources or annotations of a new pod make the API server call the webhook.
+
+    Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
+    """
     spec = pod.get("spec", {})
     resources = (each.get("resources", {}) for each in (*spec.get("containers", ()), *spec.get("initContainers", ())))
     named = (name for each in resources for kind in ("limits", "requests") for name in each.get(kind, {}))
@@ -204,6 +214,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Return what is said of a pod as it is said of what stands at ``prefix``."""
+    """Return a message on a pod with its field prefixed by ``prefix``, the path of the pod in its object."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -1,7 +1,8 @@
-"""Allocates pods' ResourceClaims as kube-scheduler will, and says which claims cannot be judged.
+"""Allocates pods' ResourceClaims as kube-scheduler would, and reports claims that it cannot judge.
 
-kube-scheduler takes the first GPU of a node that fits, in the order of their indices, for one request after the other.
-It also reads what is not read here, selectors for example: a claim with such a part is never said to fit.
+For each request in turn, kube-scheduler allocates the first GPU of a node that fits, in the order of GPU indices.
+It also evaluates fields that are not evaluated here, such as selectors. A claim with such a field is never reported as
+fitting.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -50,13 +51,13 @@ class _ClaimTemplate(msgspec.Struct):
 
 @dataclass(slots=True)
 class KnownClaims:
-    """The ResourceClaims of a scenario, and what the claims of its ResourceClaimTemplates ask, by namespace/name."""
+    """The ResourceClaims of a scenario and the claim specs of its ResourceClaimTemplates, by "namespace/name"."""
 
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     templates: dict[str, ResourceClaimSpec] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
-        """Add an object if it is one of these kinds.
+        """Add an object if it is a ResourceClaim or a ResourceClaimTemplate.
 
         Raises:
             ManifestError: a field has the wrong type.
@@ -72,13 +73,13 @@ class KnownClaims:
             self.claims[key] = claim if manifest.stored else _new(namespace, name, claim.spec)
 
     def release(self, nodes: Collection[str]) -> None:
-        """Take back what is allocated on ``nodes``, whose pods are placed anew."""
+        """Deallocate the claims that are allocated on ``nodes``, whose pods are placed again."""
         for key, claim in self.claims.items():
             if claim_node(claim) in nodes:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())
 
     def why_not(self, namespace: str, named: Json) -> str:
-        """Return why what a new pod names in ``spec.resourceClaims`` cannot be judged; "" where it can."""
+        """Return why ``named``, an entry of a new pod's ``spec.resourceClaims``, cannot be judged; "" if it can."""
         name = named.get("resourceClaimName")
         if name:
             claim, kind = self.claims.get(f"{namespace}/{name}"), "ResourceClaim"
@@ -91,7 +92,10 @@ class KnownClaims:
         return unjudged(claim)
 
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
-        """Return the pod with the claims that are made for it from templates, and these claims."""
+        """Create the pod's missing claims from their templates.
+
+        Returns the pod with their names in its status, and the new claims.
+        """
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)
         for each in pod.spec.resource_claims:
@@ -110,7 +114,7 @@ def _new(namespace: str, name: str, spec: ResourceClaimSpec) -> ResourceClaim:
 
 
 def unjudged(claim: ResourceClaim) -> str:
-    """Return what of a claim only kube-scheduler can judge; "" where all of it is judged here."""
+    """Return why a claim cannot be judged here, or why it is invalid; "" if it can be judged."""
     before = f"claim {claim.metadata.name}: spec.devices"
     devices = claim.spec.devices
     if not devices.requests:
@@ -135,12 +139,12 @@ def unjudged(claim: ResourceClaim) -> str:
 
 
 def allocate_claims(engine: PlacementEngine, pod: Pod, node: str) -> list[ResourceClaim] | Refusal[FitRule]:
-    """Return the pod's claims as kube-scheduler would allocate them on a node, or why it cannot.
+    """Return the pod's claims that kube-scheduler would newly allocate on the node, or why it cannot.
 
-    The ledger is as before afterwards.
+    Temporary changes of the ledger are undone.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or only without its memory being counted.
+        RequestError: no GPU can ever serve a claim, or serving it would bypass the memory accounting.
     """
     claims, allocated = list(engine.ledger.claims.of_pod(pod)), []
     try:
@@ -190,7 +194,7 @@ def _first_fit(engine: PlacementEngine, shape: Shape, host: HostResources, node:
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return what a shape asks on nodes of each mode."""
+    """Return the requests that a shape makes; they may differ by node mode."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

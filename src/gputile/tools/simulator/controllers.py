@@ -1,4 +1,4 @@
-"""Makes the pods of Kubernetes' own workload kinds, as the kind's controller would."""
+"""Creates the pods of Kubernetes' own workload kinds as their controllers would."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from gputile.tools.simulator.generated import PodMaker
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
 
 MOST_REPLICAS: Final = 100_000
-# How Kubernetes' own kinds that make pods are called, with the apiVersion that they have today.
+# Kubernetes' own kinds whose pods are created here, with their current apiVersion.
 MAKERS: Final = {
     "CronJob": "batch/v1",
     "DaemonSet": "apps/v1",
@@ -32,7 +32,7 @@ _BY_TEMPLATE = (
     "its controller chooses nodes by the template as it is written, without what admission adds to pods: write the "
     "toleration or the selector into the template"
 )
-# What the controller adds to its pods.
+# The tolerations that the DaemonSet controller adds to its pods.
 _TOLERATIONS = tuple(
     Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists", effect=effect)
     for condition, effect in (
@@ -53,7 +53,7 @@ class _Ordinals(msgspec.Struct):
 
 
 class WorkloadSpec(msgspec.Struct, rename="camel"):
-    """The fields of all workload kinds that decide how many pods there are, and what they are called."""
+    """The fields, of all workload kinds together, that decide on the number and names of the pods."""
 
     replicas: _Replicas = 1
     parallelism: _Replicas = 1
@@ -82,9 +82,10 @@ class _CronJob(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ControllerInput:
-    """What a controller gets: the workload, the ``written`` spec of its pods, their maker, and the cluster's nodes.
+    """The input of a controller.
 
-    ``stored`` says that it is in the cluster already, and ``gangs`` whether the cluster takes notice of gangs.
+    It is the workload, the pod spec as ``written`` before admission, the maker of the pods, and the cluster's nodes.
+    ``stored`` states whether the workload already exists in the cluster, ``gangs`` whether the cluster supports gangs.
     """
 
     origin: Origin
@@ -97,19 +98,19 @@ class ControllerInput:
     notes: list[Note]
 
     def note(self, text: str) -> None:
-        """Say something of the workload that a user should know."""
+        """Add a note on the workload for the user."""
         self.notes.append(Note(text, self.origin))
 
 
 def template_path(kind: str) -> tuple[str, ...]:
-    """Return where a kind of Kubernetes keeps the template of its pods; () for a Pod, which is one itself."""
+    """Return the path of the pod template in an object of a kind of Kubernetes; () for a Pod itself."""
     if kind == "CronJob":
         return "spec", "jobTemplate", "spec", "template"
     return () if kind == "Pod" else ("spec", "template")
 
 
 def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
-    """Return an object's metadata, and its fields that decide on its pods: a CronJob's are those of its Jobs.
+    """Return an object's metadata, and its fields that decide on its pods; for a CronJob, those of its Jobs.
 
     Raises:
         ManifestError: a field has the wrong type or value.
@@ -124,7 +125,7 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return how many pods there are; of a new workload that is scaled to 0 one is judged."""
+    """Return the number of pods. It is 1 for a new workload with 0 replicas, so that its template is judged."""
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")
@@ -176,9 +177,10 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller chooses by the template as it is written, pinned there as it does.
+    """Yield a pod for each node that the controller selects, with the controller's affinity to the node.
 
-    Nodes that admission would let a pod on, and that get none, are told.
+    The controller selects nodes by the template as it is written. Report the nodes that it leaves out although a pod,
+    as admission completes it, could run there.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _takes(workload.written, node)]
@@ -195,7 +197,7 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _pinned(admitted: PodSpec, node: str) -> PodSpec:
-    """Return the spec of the pod for a node."""
+    """Return the spec of the pod for a node, with the affinity and tolerations that the controller adds."""
     field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
     old = admitted.affinity or Affinity()
@@ -209,11 +211,11 @@ def _tolerant(spec: PodSpec) -> PodSpec:
 
 
 def _takes(spec: PodSpec, node: Node) -> bool:
-    """Return whether the controller makes a pod of this spec for a node."""
+    """Return whether the controller would create a pod with this spec for the node."""
     return next(untolerated_taints(_tolerant(spec), node), None) is None and matches_node(spec, node)
 
 
-# What makes the pods of a kind; it raises a ManifestError where the controller would never make them all.
+# By kind, the function that creates the pods. It raises a ManifestError if the controller would never create them all.
 CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
     "Deployment": _deployed,
     "ReplicaSet": _replicated,

@@ -1,7 +1,7 @@
-"""Writes manifests of HAMi, KAI, Run:ai, Volcano and time-slicing anew for gputile.
+"""Converts manifests for HAMi, KAI, Run:ai, Volcano and time-slicing to manifests for gputile.
 
-It converts what ``foreign_words`` knows, in pods of objects of any kind. What is not certain stays as it is, and a
-sentence says what to do. Fields of other meaning are never touched.
+It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A field whose meaning is
+uncertain is left unchanged, and a message explains what to do by hand. Unrelated fields are never changed.
 """
 
 import copy
@@ -40,10 +40,10 @@ from gputile.tools.simulator.manifests import Manifest
 Object = dict[str, Any]
 _SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "runai-scheduler", "volcano")
 _VOLCANO: Final = "batch.volcano.sh"
-_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # of the pods of all but Kubernetes' own workloads
+_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # they start the pods of a custom workload together
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
-# What says that more is meant than a part of one GPU for the first container.
+# Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for the first container.
 _KAI_BESIDE: Final = (
     "gpu-fraction-num-devices",
     "gpu-fraction-container-name",
@@ -54,7 +54,7 @@ _KAI_BESIDE: Final = (
 
 @dataclass(slots=True)
 class Converted:
-    """An object as gputile reads it. ``told`` is what stays to be done by hand."""
+    """An object converted for gputile; ``told`` explains what must be done by hand."""
 
     body: Object
     changed: bool = False
@@ -62,10 +62,12 @@ class Converted:
 
 
 def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Converted:
-    """Return an object for gputile; ``gpu_mib`` is what fractions of a GPU are of, None where that is not known.
+    """Return an object converted for gputile.
+
+    ``gpu_mib`` is the memory of the GPU, in MiB, that fractions refer to; None if it is unknown.
 
     Raises:
-        ManifestError: what should be a mapping is none.
+        ManifestError: a field that should be a mapping is not one.
     """
     result = Converted(copy.deepcopy(manifest.body))
     _Conversion(result, manifest, unit_mib, gpu_mib).walk(result.body, "", {})
@@ -74,7 +76,7 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """What a container asks for: MiB and percent of compute of each of ``gpus``; no MiB for whole GPUs."""
+    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs. Whole GPUs have no ``mib``."""
 
     gpus: int
     mib: int = 0
@@ -85,7 +87,7 @@ class _Amounts:
             return {WHOLE_GPU: self.gpus}
         limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
         if self.percent:
-            percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)  # as HAMi bounds it
+            percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)  # as in HAMi
             limits[GPU_CORE] = percent * self.gpus
         return limits
 
@@ -98,7 +100,10 @@ class _Conversion:
     gpu_mib: int | None
 
     def walk(self, value: Any, path: str, above: Object) -> None:
-        """Convert the pods and containers below a value, which stands at ``path`` of the mapping ``above``."""
+        """Convert the pods and containers in ``value``.
+
+        ``path`` is its path in the object, and ``above`` the mapping that contains it.
+        """
         if isinstance(value, list):
             for number, item in enumerate(value):
                 self.walk(item, f"{path}[{number}]", above)
@@ -118,7 +123,7 @@ class _Conversion:
     def _convert_pod(
         self, spec: Object, containers: list[tuple[str, Object]], template: Object | None, path: str
     ) -> None:
-        """Convert a pod, whose ``template`` has its metadata, None where it has none."""
+        """Convert a pod; ``template`` is the mapping with its metadata, None if there is none."""
         before = f"{path}." if path else ""
         for name, container in containers:
             where = f"{before}spec.{name}" if name else path
@@ -148,7 +153,7 @@ class _Conversion:
             self._leave_scheduler(spec)
 
     def _tell_refusal(self, containers: list[tuple[str, Object]], metadata: Object, path: str) -> None:
-        """Say what admission has against a pod that was converted."""
+        """Report why admission would refuse the converted pod, if it would."""
         init = [each for name, each in containers if name.startswith("init")]
         apps = [each for name, each in containers if not name.startswith("init")]
         try:
@@ -158,7 +163,7 @@ class _Conversion:
             self.result.told.append(f"{path or 'spec'}: converted, but admission refuses it: {error}")
 
     def _tell_annotations(self, path: str, metadata: Any) -> None:
-        """Say what the annotations of pods ask for whose containers stand elsewhere than in a spec beside them."""
+        """Report requests in the annotations of ``metadata`` that has no ``spec`` with containers beside it."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._tell_words(path, metadata, [])
 
@@ -173,7 +178,7 @@ class _Conversion:
         self.result.told += words_of_others(path, pod, self.unit_mib)
 
     def _asked(self, container: Object) -> _Amounts | None:
-        """Return what a container asks another system for, None where it is nothing, or not certain."""
+        """Return what a container requests from another system; None if nothing, or if the amounts are uncertain."""
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
         try:
@@ -191,7 +196,7 @@ class _Conversion:
         return _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0)) if mib and gpus > 0 else None
 
     def _write(self, container: Object, amounts: _Amounts) -> None:
-        """Write ``amounts`` where the other system's resources stand first."""
+        """Replace the other system's resources by ``amounts``, at the position of the first of them."""
         gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -202,7 +207,10 @@ class _Conversion:
         self.result.changed = True
 
     def _convert_annotations(self, containers: list[tuple[str, Object]], annotations: Object) -> bool:
-        """Write what KAI or Run:ai are asked for as a limit of the first container, and return whether it was."""
+        """Convert a KAI or Run:ai annotation to a limit of the first container.
+
+        Returns whether it converted one.
+        """
         apps = [each for name, each in containers if name.startswith("containers")]
         left = any(name in annotations for name in _KAI_BESIDE)
         if not apps or left or any(_asks_gputile(each) for _, each in containers):
@@ -223,13 +231,17 @@ class _Conversion:
         return True
 
     def _job(self) -> Object:
-        """Return what has the spec that holds the templates of pods: the object, or what it makes Jobs of."""
+        """Return the mapping whose spec holds the pod templates: ``spec.jobTemplate``, or else the object."""
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body
 
     def _join_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
-        """Give pods the labels of their gang, or tell of them: a gang has to have a name that no other one has."""
+        """Add the labels of the gang to a pod template, or report which labels to add by hand.
+
+        They are added only if the object's name can be the gang's: each gang needs a name of its own, and an object
+        with a ``jobTemplate`` creates several gangs.
+        """
         job, name = self._job(), self.manifest.namespaced_name[1]
         gang = gang_of_others(job)
         if GANG_NAME_LABEL in labels:
@@ -246,7 +258,10 @@ class _Conversion:
                 self.result.told.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
-        """Have gputile's webhook write its scheduler's name; Volcano writes its own into pods of a Job without one."""
+        """Remove the name of another scheduler, so that gputile's webhook sets its own.
+
+        Objects of Volcano get the name of the default scheduler: Volcano sets its own name if its Job has none.
+        """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]
             self.result.changed = True
@@ -268,7 +283,7 @@ class _Conversion:
 
 
 def _containers(spec: Any) -> list[tuple[str, Object]]:
-    """Return the containers in a pod's spec, each with its place."""
+    """Return the containers in a pod's spec with their paths, such as ``containers[0]``."""
     lists = {name: spec.get(name) for name in ("initContainers", "containers")} if isinstance(spec, dict) else {}
     return [
         (f"{name}[{number}]", each)

@@ -1,8 +1,8 @@
-"""Reads ``kind: Cluster``, a cluster described in a few lines, and makes its Node objects.
+"""Reads ``kind: Cluster``, a short description of a cluster, and creates its Node objects.
 
-Defaults are ample or usual: a node is an amd64 machine with Linux, with 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
-resource ephemeral-storage) and room for 110 pods, and one with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
-(``taints: []`` takes it away).
+Defaults are generous or common: a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
+resource ephemeral-storage) and capacity for 110 pods. A node with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
+(``taints: []`` removes it).
 """
 
 import re
@@ -46,7 +46,7 @@ from gputile.core.devices.inventory import (
 from gputile.tools.simulator.generated import check_name, make_gpu_uuid, make_uid
 from gputile.tools.simulator.manifests import Manifest, Origin
 
-# MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
+# By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no memory is stated.
 _USUAL_MIB: Final = (
     ("b200", 183359),
     ("h200", 143771),
@@ -74,23 +74,26 @@ MOST_NODES: Final = 20_000
 
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 LINKS = {"nvlink": 300, "pcie": 32}
-# What kubelets write. NVIDIA's GPUs are shared on Linux alone.
+# Labels that kubelets set. NVIDIA GPUs can be shared only on Linux.
 _KUBELET_LABELS = {
     **dict.fromkeys(("kubernetes.io/os", "beta.kubernetes.io/os"), "linux"),
     **dict.fromkeys(("kubernetes.io/arch", "beta.kubernetes.io/arch"), "amd64"),
 }
-_SHARING = ("mig", "none", "time-slicing")  # what the label gputile.io/sharing chooses
+_SHARING = ("mig", "none", "time-slicing")  # values of the label gputile.io/sharing
 _TIME_SLICING = _SHARING[2]
 _DISK = "1024Gi"
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
 class _DescriptionSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+    """A section of a file written by people. An unknown field is an error, since it may be misspelt."""
 
 
 class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
-    """Equal GPUs. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
+    """Equal GPUs.
+
+    ``bandwidth`` is the kind of link between them, or a matrix in GB/s. ``unhealthy`` are indices within the group.
+    """
 
     count: Annotated[int, described("How many GPUs.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[MemorySize, described("Memory of each, as 15GiB.")]
@@ -112,7 +115,7 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
-    """One node, or ``count`` equal ones called ``name``-1 and so on. No ``mode`` is a node without the label."""
+    """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no mode label."""
 
     name: Annotated[str, described("The node's name; of several, what their names begin with.")]
     count: Annotated[
@@ -141,7 +144,7 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
-    """The whole description."""
+    """The description of a cluster."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
     kind: Annotated[Literal["Cluster"], described("What this file is.")]
@@ -153,7 +156,7 @@ class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
 
 
 def described_unit(manifest: Manifest) -> int | None:
-    """Return the memory unit in MiB that a ``kind: Cluster`` names, or None where it names none.
+    """Return the memory unit in MiB that a ``kind: Cluster`` names; None if it names none.
 
     Raises:
         ManifestError: the description, or the unit, is not valid.
@@ -170,10 +173,10 @@ def described_unit(manifest: Manifest) -> int | None:
 
 
 def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB where it names none.
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB if it names none.
 
     Raises:
-        ManifestError: a field is not known, or not valid; the valid values are named.
+        ManifestError: a field is unknown or invalid; the text lists the valid values.
     """
     cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
     total = sum(node.count or 1 for node in cluster.nodes)
@@ -184,17 +187,18 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
 
 
 def usual_mib(model: str) -> int:
-    """Return the memory of a GPU of this model in MiB, 0 where it is not known."""
+    """Return the memory of a GPU of this model in MiB; 0 if it is unknown."""
     return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
 
 
 def nodes_of_text(text: str, number: int, unit_mib: int) -> Iterator[Node]:
-    """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes; no mode is the default one.
+    """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes.
 
-    ``number`` tells their names from those of other texts.
+    Without a mode in the text, the nodes have the default mode. ``number`` becomes part of their names, which must
+    differ from the names for other texts.
 
     Raises:
-        ManifestError: it describes none, or the memory of the model is not known and not said.
+        ManifestError: the text has another form, or the memory of the model is neither stated nor known.
     """
     origin, form = Origin(f"--with-node {text}"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
@@ -210,7 +214,7 @@ def nodes_of_text(text: str, number: int, unit_mib: int) -> Iterator[Node]:
 
 
 def inventory_of(node: Node) -> Inventory | None:
-    """Return the GPUs that are written down for a node, None where there are none that can be read."""
+    """Return the inventory in a node's annotation; None if it is missing or invalid."""
     try:
         return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except (InventoryError, KeyError):
@@ -218,10 +222,10 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
+    """Return the node of a ``kind: Node`` manifest, in the form that ``kubectl get node -o yaml`` prints.
 
     Raises:
-        ManifestError: a field has the wrong type, or a name or amount is not one.
+        ManifestError: a field has the wrong type, or a name or an amount is invalid.
     """
     node = manifest.decode(Node)
     check_name(manifest.origin, "metadata.name", node.metadata.name)
@@ -247,7 +251,7 @@ def _mib(origin: Origin, path: str, text: str) -> int:
 
 
 class _Describer:
-    """Makes the Node objects of one entry; every error names the entry."""
+    """Creates the Node objects of one entry; every error names the entry."""
 
     def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
         self._origin = origin
@@ -331,7 +335,7 @@ class _Describer:
             raise self._error("gpus", str(error)) from error
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
-        """Return how many pods have each GPU in turns, as the labels say; 0 where one has it alone."""
+        """Return the number of time-slicing replicas of each GPU, from the labels; 0 without time-slicing."""
         way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
         if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
             return 0
@@ -343,7 +347,7 @@ class _Describer:
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether the node gives its GPUs by ResourceClaims, as the label says."""
+        """Return whether the node offers its GPUs by ResourceClaims, according to its label."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):
@@ -351,7 +355,10 @@ class _Describer:
         return claims
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
-        """Return the matrix of the whole node: what the groups say within them, PCIe between them."""
+        """Return the bandwidth matrix of the whole node in GB/s; () if no group states its bandwidth.
+
+        Within a group it is what the group states, between groups that of PCIe.
+        """
         if not any(group.bandwidth for group in groups):
             return ()
         size = sum(group.count for group in groups)
@@ -375,7 +382,7 @@ class _Describer:
         return given
 
     def _non_gpu(self, described: DescribedNode) -> ResourceList:
-        """Return the resources that are not GPUs'. Memory may be written as people do, "128GiB"."""
+        """Return the resources other than GPUs. Memory may also be written as "128GiB"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
@@ -398,7 +405,7 @@ class _Describer:
 
 
 def _broken_amount(amount: str | int | float) -> str | None:
-    """Return why an amount of a resource is none, None where it is one."""
+    """Return why an amount of a resource is invalid; None if it is valid."""
     try:
         value = parse_quantity(amount)
     except QuantityError as error:

@@ -20,7 +20,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.claims import unjudged
-from gputile.tools.simulator.fields import MistypedResources
+from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.node_reports import (
     NodeReport,
     Subject,
@@ -50,9 +50,9 @@ _REMEDIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """What is said of a pod: its state, sentences, what each node says, and changes that would help.
+    """The explanation of a pod: its state, sentences, a report for each node, and changes that would help.
 
-    ``placed`` is whether the pod has its place, had it, fits somewhere now, or preempts others.
+    ``placed`` is true if the pod is bound, has ended, fits a node now, or can preempt other pods.
     """
 
     pod: Pod
@@ -71,7 +71,7 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Return why ``pod``, one of ``pods``, is where it is, or pending, at ``now_ns`` (Unix time in nanoseconds)."""
+    """Explain why ``pod``, one of ``pods``, is on its node or pending at ``now_ns`` (Unix time in nanoseconds)."""
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
@@ -103,7 +103,8 @@ def _pending(subject: Subject) -> PodExplanation:
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
         containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
         asked = (name for container in containers for name in container.resources.limits)
-        text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
+        mistyped = [*MistypedResources(subject.nodes).among(asked), mistyped_mode(subject.pod)]
+        text += [f"{said[:1].upper()}{said[1:]}" for said in mistyped if said]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
     preempts = None if fitting or waiting is not None else _preempts(subject)
     if preempts is not None:
@@ -113,7 +114,7 @@ def _pending(subject: Subject) -> PodExplanation:
 
 
 def _asked(subject: Subject) -> list[str]:
-    """Return sentences on what the pod asks for, and on what of it only kube-scheduler can judge."""
+    """Return sentences on what the pod requests, and on the claims that only kube-scheduler can judge."""
     pod = subject.pod
     if not pod.spec.resource_claims:
         return [f"Pod {pod.key} {asks(subject.request)}."]
@@ -132,7 +133,7 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on the victims of a pod that fits nowhere, None if it preempts none."""
+    """Return a sentence on the pods that a pod without a fitting node would preempt; None if there are none."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -150,7 +151,7 @@ def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
 
 
 def whereabouts(pod: Pod) -> tuple[str, str]:
-    """Return the state of a pod that has its place, or had it, and a sentence on it."""
+    """Return the state of a pod that is bound or has ended, and a sentence on it."""
     if pod.finished:
         return pod.status.phase, f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."
     text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
@@ -173,7 +174,7 @@ def _gpus(allocation: Allocation) -> str:
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
+    """``gputile explain POD -o json``. Each of ``changes`` would be enough by itself."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
@@ -190,7 +191,7 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
-    """Return an explanation as a record; with ``most_nodes`` only the nodes that come closest."""
+    """Return an explanation as a record; ``most_nodes`` limits it to the nodes that come closest to fitting."""
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -204,9 +205,9 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _why_there(subject: Subject) -> str | None:
-    """Return a sentence on the node of a pod that is bound; None where gputile has no say in it.
+    """Return a sentence on the node of a bound pod; None if gputile does not place the pod or the node is unknown.
 
-    Nobody has written down how the cluster was when the pod was bound, so this is about the cluster as it is now.
+    The state of the cluster at the time of the binding is not recorded, so the sentence is about the current state.
     """
     pod, node = subject.pod, subject.pod.spec.node_name
     gang = gang_of(pod) if subject.configuration.admission.gangs else None
@@ -225,10 +226,10 @@ def _why_there(subject: Subject) -> str | None:
         return "No other node would take the pod now."
     text = f"{len(feasible)} of {len(in_tree)} node(s) would take the pod now"
     if subject.engine.demand is not None:
-        return f"{text}."  # packing weighs by prices that the extender alone has learnt
+        return f"{text}."  # packing ranks by prices, and only the extender has them
     policy = subject.configuration.placement
     ranks = dict(zip(feasible, subject.engine.rank(request, feasible), strict=True))
-    if ranks[node] >= TOP_SCORE - 1:  # the best, or one as good
+    if ranks[node] >= TOP_SCORE - 1:  # the best node, or an equally good one
         return f"{text}, and {policy} puts this one first."
     return f"{text}, and {policy} would put {max(ranks, key=ranks.__getitem__)} first."
 
@@ -238,9 +239,9 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
-    """Return why a pod, or the pods of the controller ``name``, could not be created; None if no Event says so.
+    """Return why the pod ``name``, or the pods of the controller ``name``, could not be created.
 
-    ``events`` are those of the namespace. Of several the latest counts.
+    ``events`` are those of the namespace. The latest one that gives a reason is used; None if there is none.
     """
     found = [
         event
@@ -255,7 +256,7 @@ def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
 
 
 def _remedy(message: str) -> str:
-    """Return what helps against the rule of the namespace that an API server names, after a semicolon."""
+    """Return "; " and the remedy if ``message`` names a quota or limit of the namespace; otherwise ""."""
     found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
     return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
 

@@ -1,6 +1,6 @@
-"""Finds unknown fields, values of the wrong type, impossible amounts, and misspelt resources.
+"""Finds unknown fields, values of the wrong type, impossible amounts and misspelt resources.
 
-Which fields have to be there is the API server's to judge.
+It does not check for required fields; the API server does.
 """
 
 import functools
@@ -9,10 +9,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from gputile.api.core import Node
+from gputile.api.core import Node, Pod
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX
+from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX, MODE_LABEL, Mode
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
@@ -25,7 +25,7 @@ _INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
 class UnknownFields(StrEnum):
-    """What becomes of fields that a kind does not have."""
+    """How unknown fields of an object are treated."""
 
     REFUSED = "refused"
     NOTED = "noted"
@@ -33,9 +33,10 @@ class UnknownFields(StrEnum):
 
 
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return what is wrong with an object of a type, which stands at ``path``: the first mistakes of both sorts.
+    """Return the mistakes in a value of a type; ``path`` is the value's path in its object.
 
-    Unknown fields are pardoned sometimes, and hide no values of the wrong type or outside of what is defined.
+    Unknown fields come first. They and the other mistakes (wrong types and invalid values) are limited separately:
+    unknown fields may be allowed, so they must not displace the others.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -50,13 +51,13 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
 
 
 class _Unknown(NamedTuple):
-    """A field that is not among those of its type."""
+    """A field that its type does not have."""
 
     name: str
     type_name: str
 
 
-@functools.lru_cache(10_000)  # to find which one is meant takes time, and objects of a file have the same mistakes
+@functools.lru_cache(10_000)  # finding a similar name is slow, and objects of a file repeat mistakes
 def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
 
@@ -66,12 +67,11 @@ _Found = tuple[str, "str | _Unknown"]
 
 @functools.cache
 def _fields(type_name: str) -> dict[str, str]:
-    """Return the types of a type's fields; what the table marks as required is not asked for here."""
+    """Return the types of a type's fields, by name, without the mark of required fields."""
     return {name: text.rstrip("!") for name, text in kubernetes_kinds().types[type_name].items()}
 
 
 def names_of_fields(type_name: str) -> frozenset[str]:
-    """Return which fields a type of Kubernetes has."""
     return frozenset(_fields(type_name))
 
 
@@ -121,7 +121,7 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
 
 
 def _scalar(type_name: str, value: Any) -> str | None:
-    """Return why a value is none of a scalar type, None where it is one."""
+    """Return why a value is not valid for a scalar type; None if it is."""
     if type_name in _SCALARS:
         types, what = _SCALARS[type_name]
         if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
@@ -162,13 +162,16 @@ _SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 
 _KINDS: Final = ("initContainers", "containers")
-_LIKE: Final = 0.75  # amd.com/gpu is less like nvidia.com/gpu
-# The same of HAMi, whose memory is in MiB.
+_LIKE: Final = 0.75  # required similarity; amd.com/gpu and nvidia.com/gpu are less similar
+# HAMi's names of gputile's resources; its memory is in MiB.
 _OTHERS: Final = MappingProxyType({"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE})
 
 
 class MistypedResources:
-    """Tells each name once; right are those that the nodes offer, and those that gputile's agents may."""
+    """Finds misspelt extended resources, and reports each name once.
+
+    Correct names are those that a node offers and those that gputile's agents can offer.
+    """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         names = {*GPU_RESOURCES, *(name for node in nodes for name in node.status.allocatable)}
@@ -176,9 +179,9 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield sentences on the limits in a valid pod's spec; ``prefix`` stands before its fields.
+        """Yield a sentence for each misspelt limit in a valid pod's spec; ``prefix`` is put before the field's path.
 
-        What HAMi calls otherwise is told elsewhere, with the amount.
+        HAMi's resources are left out: ``words_of_others`` reports them, with the amount to write.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):
@@ -187,7 +190,7 @@ class MistypedResources:
                     yield f"{prefix}spec.{kind}[{i}].resources.limits: {said}"
 
     def among(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield sentences on those of the names that are nearly right."""
+        """Yield a sentence for each of ``names`` that resembles a correct one."""
         for name in names:
             if "/" not in name or name.startswith(MIG_PREFIX) or name in self._offered | self._seen:
                 continue
@@ -201,8 +204,20 @@ class MistypedResources:
         return f"; did you mean {named}?" if named else nearest(name, self._offered, _LIKE)
 
 
+def mistyped_mode(pod: Pod) -> str:
+    """Return a sentence about a misspelt mode that the pod demands of its node; "" if there is none."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
+    rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
+    demanded = [*pod.spec.node_selector.items(), *((rule.key, value) for rule in rules for value in rule.values)]
+    for key, mode in demanded:
+        if key == MODE_LABEL and mode not in set(Mode) and (meant := nearest(mode, Mode)):
+            return f"no node is in mode {shown(mode)} ({MODE_LABEL}){meant}"
+    return ""
+
+
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield amounts of resources in the spec at ``path`` that no container can ask for."""
+    """Yield the resource amounts in the pod spec at ``path`` that the API server refuses for any container."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):

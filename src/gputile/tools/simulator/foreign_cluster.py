@@ -1,8 +1,9 @@
-"""Reads nodes that no gputile serves, so that a cluster can be looked at, and asked about, as it is.
+"""Reads GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
-GPUs come from what others write: GPU Feature Discovery's and Karpenter's labels, GKE's accelerator label, HAMi's node
-annotation, gpushare's and ACK's labels and resources. Who has which GPU comes from HAMi's and gpushare's annotations of
-pods. NVIDIA's plugin tells nobody, so there any free GPU counts as a pod's.
+The GPUs of nodes come from what other systems write: labels of GPU Feature Discovery and Karpenter, GKE's accelerator
+label, HAMi's node annotation, and labels and resources of gpushare and ACK. The GPUs of pods come from annotations of
+HAMi, gpushare and ACK. NVIDIA's device plugin does not publish them, so each of its pods is assumed to use the GPUs
+with the fewest pods.
 """
 
 import re
@@ -49,16 +50,16 @@ from gputile.tools.simulator.described_cluster import usual_mib
 from gputile.tools.simulator.generated import make_gpu_uuid
 from gputile.tools.simulator.manifests import Note
 
-ADOPTED: Final = "gputile.io/adopted"  # of nodes whose GPUs others told; it is in memory only
+ADOPTED: Final = "gputile.io/adopted"  # annotation of nodes with other systems' GPUs; never written to the API server
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
-# How the plugin may call time-sliced GPUs, and HAMi's amounts of memory and compute.
+# NVIDIA's other resource name for time-sliced GPUs, and HAMi's resources for memory and compute.
 _OTHERS: Final = ("nvidia.com/gpu.shared", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 _GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
 _KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name"))
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
-_MOST_GIB: Final = 1024  # of a GPU, as gpushare counts it in GiB; what has more of them counts in MiB
+_MOST_GIB: Final = 1024  # the most memory units of a GPU that are read as GiB; more units are MiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
@@ -74,7 +75,7 @@ class _HamiDevice(msgspec.Struct):
 
 @dataclass(slots=True)
 class AdoptedCluster:
-    """Nodes and pods as if gputile's agents had written down what others say, and ``notes`` that say so."""
+    """Nodes and pods with other systems' GPUs as gputile's agents would record them, and ``notes`` for the user."""
 
     nodes: list[Node] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
@@ -82,9 +83,10 @@ class AdoptedCluster:
 
 
 def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
-    """Return a cluster in which GPUs that gputile does not serve are known; ``unit_mib`` is the cluster's memory unit.
+    """Return the cluster with inventories and allocations for the GPUs that gputile does not serve.
 
-    Allocatable resources stay as they are, so no pod fits that did not fit before.
+    ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so no pod fits that did not fit
+    before.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
@@ -120,7 +122,7 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that tells a node's GPUs, and these; None where none does."""
+    """Return the first source that describes a node's GPUs, with the inventory; None if no source does."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -148,7 +150,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a node of gpushare or ACK, which counts memory in GiB, or in MiB where that is a lot."""
+    """Return the GPUs of a node of gpushare or ACK. Memory is in GiB, or in MiB if the number is large."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -162,12 +164,15 @@ def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _gpushare_unit(units: int) -> int:
-    """Return the MiB of a unit of which a GPU has ``units``."""
+    """Return the size of the memory unit in MiB, if a GPU has ``units`` units."""
     return 1 if units > _MOST_GIB else 1024
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return GPUs that labels tell, which serve pods whole, or as often as GPU Feature Discovery or GKE tells."""
+    """Return the GPUs that labels describe; None if they do not suffice, or the GPUs are split by MIG.
+
+    Pods get whole GPUs, or time-slices if labels of GPU Feature Discovery or GKE state replicas.
+    """
     labels, offered = node.metadata.labels, node.status.capacity
     name = labels.get(model, "")
     if "-MIG-" in name:
@@ -200,7 +205,11 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 
 
 def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
-    """Return a pod with the allocation that others gave it, or that is assumed; the same pod where it has no GPU."""
+    """Return the pod with the allocation by another system, or with an assumed one.
+
+    If its GPUs are unknown and cannot be assumed, the result has no allocation. ``holders``, the number of assumed
+    pods by GPU UUID, is updated.
+    """
     taken = _told_by(pod, inventory)
     if taken:
         shares = tuple(GpuShare(gpu.uuid, gpu.index, *taken[gpu.index]) for gpu in inventory.gpus if gpu.index in taken)
@@ -222,7 +231,7 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
 
 
 def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """Return the MiB and percent that a pod has of GPUs by their indices, as HAMi, ACK or gpushare wrote it down."""
+    """Return a pod's MiB and percent of GPUs by GPU index, from the annotations of HAMi, ACK or gpushare."""
     annotations = pod.metadata.annotations
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     taken: dict[int, tuple[int, int]] = {}
@@ -232,7 +241,7 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
 
-    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):  # GPU, kind, MiB and percent; a container ends by ";"
+    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):  # GPU, kind, MiB and percent; ";" ends a container
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
@@ -252,7 +261,7 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
 
 
 def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Return a pod that asks for memory units, and percent of compute, on each of ``gpus`` instead of what it asks."""
+    """Return a pod with a new GPU request: ``units`` of memory and ``percent`` of compute on each of ``gpus`` GPUs."""
     wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | ({GPU_CORE: gpus * percent} if percent else {})
     asked = asking(pod, wanted)
     labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
@@ -262,7 +271,10 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Return a pod whose first container with GPUs asks for ``wanted``, and no other one for any."""
+    """Return a pod in which only the first container with GPU resources requests any, namely ``wanted``.
+
+    A pod without GPU resources is returned unchanged.
+    """
     left = [wanted]
 
     def changed(container: Container) -> Container:
@@ -283,7 +295,7 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 
 def _renamed(pod: Pod) -> Pod:
-    """Return a pod that asks for time-sliced GPUs by the plugin's other name as one that asks for GPUs."""
+    """Return a pod with requests for ``nvidia.com/gpu.shared`` replaced by ``nvidia.com/gpu``."""
     shared = _OTHERS[0]
     amounts = [each.resources.limits.get(shared) for each in pod.spec.containers]
     found = [parse_count(str(amount)) for amount in amounts if amount is not None]
@@ -291,7 +303,7 @@ def _renamed(pod: Pod) -> Pod:
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:
-    """Return a node as if its agent had written ``inventory`` down."""
+    """Return a node with ``inventory`` in the annotation that its agent would write."""
     return _annotated(node, INVENTORY_ANNOTATION, encode_inventory(inventory))
 
 

@@ -1,7 +1,7 @@
-"""Recognises what is asked of other systems, HAMi, KAI, Run:ai and Volcano, which gputile ignores.
+"""Recognises fields for other systems (HAMi, KAI, Run:ai and Volcano), which gputile ignores.
 
-A pod that asks for a GPU by such words alone would be placed as one without a GPU, so it is an error. Other words
-choose which GPU or when, and a note says what to write for gputile.
+A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error. Other such fields
+choose which GPU to use or when to start. For them, a note explains what to write for gputile.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """What a resource of another system counts; the value is what to write for gputile in its place."""
+    """What a resource of another system counts; the value is the text on what to write for gputile instead."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -58,14 +58,14 @@ FOREIGN_RESOURCES: Final = {
     "volcano.sh/gpu-number": ForeignAmount.GPUS,
     "nvidia.com/gpu.shared": ForeignAmount.GPUS,
 }
-# Annotations by which a pod asks for a GPU: the unit of their values, and what to write a limit for.
+# Annotations that request a GPU: the unit of their values, and what the limit for gputile must cover.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 _ASKING: Final = {
     KAI_FRACTION: ("of a GPU", "that part of a GPU's memory"),
     KAI_MEMORY: ("MiB of a GPU", "that memory"),
 }
-# What other annotations say; {0} is the value.
+# The messages for other annotations; {0} is the value, {1} the size of a gang.
 _ANNOTATIONS: Final = {
     "nvidia.com/use-gputype": _CHOICE,
     "nvidia.com/nouse-gputype": _AVOIDED,
@@ -90,9 +90,9 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
-    """Yield annotations by which a pod that asks gputile for no GPU asks another system for one.
+    """Yield annotations that request a GPU from another system, if the pod requests none from gputile.
 
-    ``path`` is where the pod's fields stand.
+    ``path`` is the path of the pod in its object.
     """
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
@@ -104,7 +104,7 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
-    """Yield sentences on words of other systems that gputile passes over, with what to write for it."""
+    """Yield a sentence for each field of another system that gputile ignores, with what to write instead."""
     before = f"{path}." if path else ""
     for name, where, value in _annotations(path, pod):
         if name in _ANNOTATIONS:
@@ -124,7 +124,7 @@ def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
 
 
 def _annotations(path: str, pod: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield annotations of a pod: the name, where it stands, and the value."""
+    """Yield the annotations of a pod: the name, the path and the value."""
     before = f"{path}." if path else ""
     for name, value in (pod["metadata"].get("annotations") or {}).items():
         yield name, f"{before}metadata.annotations[{shown(name)}]", str(value)
@@ -136,7 +136,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return where a workload says of how many pods it is a gang for another scheduler, and the number."""
+    """Return the field that sets a workload's gang size for another scheduler, and the size; None if no gang."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -153,7 +153,7 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence on the gang that a workload is for another scheduler, "" where it is none."""
+    """Return a sentence on a workload that is a gang for another scheduler only; "" if it is not."""
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -162,7 +162,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield sentences on bounds of a ResourceQuota that Kubernetes takes and never counts."""
+    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but never enforces."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if "/" in resource and not resource.startswith(("requests.", "count/")) and ".storageclass." not in name:

@@ -1,4 +1,4 @@
-"""Decides which pods go together and when a gang may start, by the controller's rules."""
+"""Decides which pods are placed together, and when a gang may start, by the controller's rules."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ from gputile.core.devices.gang_membership import (
 
 @dataclass(slots=True)
 class PodGroups:
-    """What is known of PodGroups, by namespace and name.
+    """The known PodGroups, by namespace and name.
 
-    ``sizes`` are their values of minMember; ``unreadable`` says what is wrong with PodGroups of the cluster that have
-    none. ``absent`` says of any other name where no PodGroup was found.
+    ``sizes`` has the minMember of each valid PodGroup, ``unreadable`` the error of each invalid one in the cluster.
+    ``absent`` completes the message for any other name: it states where there is no such PodGroup.
     """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class PodGroups:
     absent: str = "is in none of the files"
 
     def add(self, group: PodGroup) -> None:
-        """Take a PodGroup in place of the one that had its namespace and name."""
+        """Add a PodGroup; it replaces one of the same namespace and name."""
         key = group.metadata.namespace or "default", group.metadata.name
         self.sizes[key] = group.spec.min_member
         self.unreadable.pop(key, None)
@@ -46,17 +46,17 @@ class PodGroups:
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """Pods that are decided at once: those of a gang, or one pod."""
+    """Pods that are placed together: those of a gang, or a single pod."""
 
     gang: GangName | None
     pods: list[Pod]
 
 
 def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
-    """Return the batches in their order: by priority, then by creation. A gang's batch comes with its last pod.
+    """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
-    ``gangs`` says whether pods of gangs are decided together. Those without a gate are not: they are bound alone,
-    before the others, and count as started.
+    With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod. Pods of the gang
+    without a gate are bound one by one. At equal priority they come before this batch, and then count as started.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}
@@ -73,17 +73,17 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 
 def member_of(pod: Pod) -> GangName | None:
-    """Return the gang that a pod counts for, None where there is none or another gate holds the pod."""
+    """Return the gang that a pod counts for; None if it has no gang, or has a scheduling gate of another owner."""
     return gang_of(pod) if not held_by_others(pod) else None
 
 
 def is_gated(pod: Pod) -> bool:
-    """Return whether a pod of a gang has the gang's gate, or is a pod to which admission gives it."""
+    """Return whether a pod of a gang has the gang's gate, or admission would add the gate."""
     return gated(pod) or is_decided(pod)
 
 
 def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
-    """Return how many pods of each gang have started, of those that are bound."""
+    """Return how many of the bound ``pods`` of each gang count as started."""
     members: dict[GangName, list[Pod]] = {}
     for pod in pods:
         gang = gang_of(pod)
@@ -93,9 +93,10 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 
 
 def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str | None:
-    """Return why a gang cannot start yet even with enough GPUs, None if it can.
+    """Return why a gang could not start yet even with enough GPUs; None if it could.
 
-    ``size`` pods start together; ``running`` have started, and ``waiting`` could.
+    ``size`` pods start together; a size of 0 is unknown. ``running`` pods have started, and ``waiting`` pods could
+    start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"

@@ -1,11 +1,11 @@
-"""Makes what a cluster generates: names, UIDs, and the pods of a template with their labels.
+"""Generates what a cluster generates: names, UIDs, and the pods of a template with their labels.
 
-All of it is the same in every run. Affinities and topology spread refer to the labels, so a rule on a Job's name or a
-set's index means the same here.
-Source: k8s.io/api (apps/v1, batch/v1, types.go) for the names; registry/batch/job/strategy.go, controller/job,
-controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for who sets them.
+Every run generates the same values. Pods get the labels that controllers set, since affinities and topology spread may
+select pods by them, for example by a Job's name or a StatefulSet's pod index.
+Sources: k8s.io/api (apps/v1, batch/v1, types.go) for the label names; registry/batch/job/strategy.go, controller/job,
+controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for which controller sets them.
 
-The pods share the spec of the template: replace a spec to change it, and never write into it.
+The pods share the template's spec: replace the spec to change it, never modify it in place.
 """
 
 import hashlib
@@ -36,15 +36,15 @@ _UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 
 def make_uid(kind: str, namespace: str, name: str) -> str:
-    """Return the UID of an object that has none: the same for the same name."""
+    """Return a UID for an object without one; it depends only on kind, namespace and name."""
     return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function from a pod's number to five characters, distinct for distinct numbers."""
+    """Return a function that maps a pod's number to a suffix of five characters, different for each number."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
-    step += step % 3 == 0  # no common factor with 27**5: every number gets its own suffix
+    step += step % 3 == 0  # coprime to 27**5, so that every number gets its own suffix
 
     def suffix(number: int) -> str:
         value, text = (offset + number * step) % _SUFFIXES, ""
@@ -57,17 +57,17 @@ def suffixes(seed: str) -> Callable[[int], str]:
 
 
 def generated_name(prefix: str, seed: str) -> str:
-    """Return the name that an object without one gets from its ``generateName``."""
+    """Return the name that an object without one gets from ``prefix``, its ``generateName``."""
     return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
 
 
 def revision(content: bytes) -> str:
-    """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
+    """Return the substitute for a template's hash in names and labels: ten characters of a hash of ``content``."""
     return hashlib.sha256(content).hexdigest()[:10]
 
 
 def make_gpu_uuid(node: str, index: int) -> str:
-    """Return the UUID of a described node's GPU, in NVIDIA's form: the same for the same node and index."""
+    """Return the UUID of a described node's GPU in NVIDIA's format; it depends only on node and index."""
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
 
 
@@ -75,16 +75,16 @@ def check_name(origin: Origin, path: str, name: str) -> None:
     """Check that Kubernetes accepts ``name`` for an object.
 
     Raises:
-        ManifestError: it is not.
+        ManifestError: the name is invalid.
     """
     if why := broken_subdomain(name):
         raise origin.error(path, why)
 
 
 def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
-    """Return the labels of every pod of a workload: those of its template, and those of its controller.
+    """Return the labels that all pods of a workload have: those of the template and those that controllers add.
 
-    A CronJob's pods have those of the Job that it makes.
+    For a CronJob, they include the labels of its Job.
     """
     labels, digest = dict(template.metadata.labels), revision(msgspec.json.encode(template))
     if kind == "Deployment":
@@ -94,14 +94,14 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a cluster writes the minutes since 1970
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a real suffix is the minutes since 1970
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels
 
 
 class PodMaker:
-    """Makes the pods of one workload, ``manifest``, out of its template."""
+    """Creates the pods of one workload, ``manifest``, from its template."""
 
     def __init__(self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
         self.name = owner.name
@@ -121,7 +121,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod called ``name``; its own labels and annotations go before those that all pods have."""
+        """Return the pod ``name``; ``labels`` and ``annotations`` override those that all pods have."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -134,15 +134,15 @@ class PodMaker:
         return Pod(metadata=metadata, spec=spec or self.template.spec)
 
     def generated(self, number: int, spec: PodSpec | None = None) -> Pod:
-        """Return the pod number ``number``, its name ending in five characters."""
+        """Return pod ``number``, with a name that ends in five generated characters."""
         return self.pod(f"{self.name}-{self._suffix(number)}", spec)
 
     def indexed(self, index: int) -> Pod:
-        """Return the pod of an Indexed Job that does the part ``index``."""
+        """Return the pod of an Indexed Job with the completion index ``index``."""
         said = {COMPLETION_INDEX: str(index)}
         return self.pod(f"{self.name}-{index}-{self._suffix(index)}", labels=said, annotations=said)
 
     def numbered(self, ordinal: int) -> Pod:
-        """Return the pod of a StatefulSet with the number ``ordinal``."""
+        """Return the pod of a StatefulSet with this ordinal."""
         name = f"{self.name}-{ordinal}"
         return self.pod(name, labels={POD_NAME: name, POD_INDEX: str(ordinal)})

@@ -1,4 +1,4 @@
-"""Reads manifests from files, with errors that name the place of a mistake and the broken rule."""
+"""Reads manifests from files, with errors that name the location of a mistake and the broken rule."""
 
 import codecs
 import sys
@@ -26,18 +26,18 @@ _BUILT_FIRST: Final = {
     "Chart.yaml": _BUILT_BY_HELM,
     "values.yaml": _BUILT_BY_HELM,
 }
-_OBJECTS_SHOWN: Final = 5  # of those that a note is about
+_OBJECTS_SHOWN: Final = 5  # the most objects that a note names
 
 T = TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be used; the text names file, document, object and field, and the rule it breaks."""
+    """A manifest cannot be used; the text names file, document, object and field, and the broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an object was written. ``item`` counts within a List, from 1; 0 outside of one."""
+    """The location of an object. ``document`` and ``item``, the position in a List, start at 1; 0 means none."""
 
     file: str
     document: int = 0
@@ -51,13 +51,13 @@ class Origin:
         return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
 
     def error(self, path: str, rule: str) -> ManifestError:
-        """Return the error that the field at ``path`` breaks ``rule``; an empty path means the object itself."""
+        """Return the error for a field at ``path`` that breaks ``rule``; an empty path means the object itself."""
         return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object, nulls left out. ``described`` says that its file describes the state of a cluster."""
+    """One object without nulls. ``described`` states whether its file describes the state of a cluster."""
 
     origin: Origin
     api_version: str
@@ -72,14 +72,14 @@ class Manifest:
 
     @property
     def namespaced_name(self) -> tuple[str, str]:
-        """The namespace, "default" where it has none, and the name, "" where it has none."""
+        """The namespace ("default" if it has none) and the name ("" if it has none)."""
         metadata = self.body.get("metadata")
         found = metadata if isinstance(metadata, dict) else {}
         return str(found.get("namespace") or "default"), str(found.get("name") or "")
 
     @property
     def stored(self) -> bool:
-        """Whether an API server has stored the object already, or it is described as what runs in a cluster."""
+        """Whether an API server has stored the object, or a cluster's description contains it as a bound pod."""
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
@@ -87,20 +87,20 @@ class Manifest:
 
     @property
     def runs(self) -> bool:
-        """Whether it is a Pod that an API server has printed, and that has a node."""
+        """Whether it is a stored Pod that has a node."""
         spec = self.body.get("spec")
         return self.kind == "Pod" and self.stored and isinstance(spec, dict) and bool(spec.get("nodeName"))
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged: all but those of Pods that run already, and of what describes a cluster.
+        """Whether its values are judged. Those of bound Pods and of stored objects in a cluster's description are not.
 
-        They have what API servers and controllers write, and no new object may have.
+        API servers and controllers have written values there that no new object may have.
         """
         return not (self.stored if self.described else self.runs)
 
     def within(self, namespace: str) -> "Manifest":
-        """Return the object in ``namespace`` where it names none."""
+        """Return the object with ``namespace`` as its namespace if it names none."""
         metadata = self.body.get("metadata", {})
         if not isinstance(metadata, dict) or metadata.get("namespace"):
             return self
@@ -110,14 +110,14 @@ class Manifest:
         """Return the object as ``type_``.
 
         Raises:
-            ManifestError: a field has the wrong type, or is not one of the type's where it allows no others.
+            ManifestError: a field has the wrong type, or is unknown to a type that forbids unknown fields.
         """
         return decode(self.origin, "", self.body, type_)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A fact that a user should know and that stops nothing, and the object of a file that it is about, if any."""
+    """Information for the user, not an error, with the origin of the object that it is about, if any."""
 
     text: str
     origin: Origin | None = None
@@ -127,7 +127,7 @@ class Note:
 
 
 def told_together(notes: Iterable[Note]) -> list[str]:
-    """Return the notes as printed: one sentence for all objects of a file that it is about."""
+    """Return the notes as printed: notes of the same text on objects of one file become one sentence."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         alike.setdefault((note.origin.file if note.origin is not None else "", note.text), []).append(note)
@@ -143,12 +143,13 @@ def told_together(notes: Iterable[Note]) -> list[str]:
 
 
 def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Manifest]:
-    """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
+    """Return the objects in ``paths``: files, directories, and "-" for the standard input.
 
-    ``described`` says that the files describe the state of a cluster.
+    The files of a directory are read in the order of their names, without those of subdirectories. ``described``
+    states whether the files describe the state of a cluster.
 
     Raises:
-        ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.
+        ManifestError: a file cannot be read or has an invalid object, or one of ``paths`` holds no object.
     """
     named, loaded = list(paths), list[Manifest]()
     if "" in named:
@@ -165,10 +166,10 @@ def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Man
 
 
 def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[Manifest]:
-    """Return the objects in a text that errors call ``name``.
+    """Return the objects in ``data``; ``name`` is its name in errors.
 
     Raises:
-        ManifestError: it cannot be used, or holds no object.
+        ManifestError: the data cannot be used, or holds no object.
     """
     return _some(name, _read(name, data, described))
 
@@ -180,10 +181,10 @@ def _some(name: str, found: list[Manifest]) -> list[Manifest]:
 
 
 def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
-    """Return ``body``, which stands at ``path`` of the object, as ``type_``.
+    """Return ``body`` as ``type_``; ``path`` is its path in the object at ``origin``.
 
     Raises:
-        ManifestError: it does not fit the type.
+        ManifestError: ``body`` does not fit the type.
     """
     try:
         return convert(body, type_)
@@ -210,7 +211,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_directory(directory: Path) -> list[Path]:
-    """Return the files of a directory that kubectl reads, by the ends of their names; a link counts as a file."""
+    """Return the files in a directory with the suffixes that kubectl reads; a symbolic link counts as a file."""
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
     if not files:
@@ -219,13 +220,13 @@ def _of_directory(directory: Path) -> list[Path]:
 
 
 def read_standard_input() -> bytes:
-    """Return what comes from the standard input.
+    """Return the data from the standard input.
 
     Raises:
-        ManifestError: it is closed, cannot be read, or is too large.
+        ManifestError: the input is closed, cannot be read, or is too large.
     """
     given: TextIO | None = sys.stdin
-    if given is None:  # so Python says that the descriptor was closed before it began
+    if given is None:  # the descriptor was closed when Python started
         raise ManifestError(f"{STDIN_NAME}: it is closed")
     try:
         data = given.buffer.read(MOST_BYTES + 1)
@@ -281,7 +282,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
-    """Yield the objects of a list, each with its place."""
+    """Yield the objects of a List, each with its origin."""
     items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {kind_of(items)}")

@@ -39,7 +39,7 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
+    """A pod on a GPU, with its memory (MiB) and compute (percent). ``kept`` marks a reservation of an unbound pod."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -49,7 +49,7 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's GPUs."""
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
@@ -61,7 +61,7 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node, and what it says to the pod: "" where nothing stands against it."""
+    """A node, and its reasons against the pod; "" if there are none."""
 
     name: Annotated[str, described("The node's name.")]
     in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
@@ -75,19 +75,19 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def text(self) -> str:
-        """Why the pod may not go there; "" where it fits."""
+        """Why the pod does not fit the node; "" if it does."""
         return "; ".join(filter(None, (self.in_tree, self.gpu)))
 
 
 class Subject:
-    """A pod in its cluster, with the ledger of everything else.
+    """The pod to explain, with the ledger of all other pods of its cluster.
 
-    ``request`` is None for a pod that asks for no GPU, or by ``claims``: then ``shapes`` is what is not allocated of
-    these, and ``invalid`` why that cannot be said. Reservations that have expired by ``now_ns``, Unix time in
-    nanoseconds, do not count.
+    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. In the latter case ``shapes`` are
+    the requests of its unallocated claims, or ``invalid`` says what is wrong with one of these. Reservations that have
+    expired by ``now_ns`` (Unix time in nanoseconds) do not count.
 
     Raises:
-        RequestError: what the pod asks for can never be served.
+        RequestError: the pod's request can never be served.
     """
 
     def __init__(
@@ -130,31 +130,31 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller: where it goes, a new one takes its place."""
+        """Return whether another pod has the same controller: if it is deleted, the controller replaces it."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(each.uid in mine for each in other.metadata.owner_references)
 
     def instead(self, pod: Pod) -> "Subject":
-        """Return the subject with ``pod`` in its place.
+        """Return a subject with another ``pod`` in the same cluster. It shares the ledger and the predicates.
 
         Raises:
-            RequestError: what the pod asks for can never be served.
+            RequestError: the pod's request can never be served.
         """
         other = copy(self)
         other.pod, other.request = pod, self.request_of(pod)
         return other
 
     def request_of(self, pod: Pod) -> Request | None:
-        """Return what a pod asks of GPUs.
+        """Return a pod's GPU request, or None.
 
         Raises:
-            RequestError: what it asks for can never be served.
+            RequestError: the request can never be served.
         """
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes that ``pod``, in place of the subject, would fit now."""
+        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now if it replaced the subject's pod."""
         try:
             request = self.request_of(pod)
         except RequestError:
@@ -163,7 +163,7 @@ class Subject:
         return list(islice((name for name in feasible if self._obstacle(pod, name) is None), most))
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
-        """Return whether the pod would fit a node if the pods with these UIDs were not there."""
+        """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
         held = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
         for booking in held:
             self.ledger.apply(PodDeleted(booking.uid))
@@ -177,7 +177,7 @@ class Subject:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
     def fits_new(self, request: Request, node: Node) -> bool:
-        """Return whether the pod would fit a node that is added."""
+        """Return whether the pod would fit ``node`` if it were added."""
         name = node.metadata.name
         self.predicates.put_node(node)
         self.ledger.apply(NodeApplied(node))
@@ -199,7 +199,7 @@ class Subject:
         return [report for _, report in found]
 
     def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
-        """Return a node's verdict, and before it by what it is sorted: how little is missing."""
+        """Return a node's report, preceded by its sort key (``_nearness``)."""
         state, request = self.engine.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
@@ -208,7 +208,7 @@ class Subject:
         else:
             refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
-            in_tree = None  # the same in fewer words
+            in_tree = None  # the refusal by the GPUs says it in more detail
         gpus = state.gpus if state is not None and request is not None else ()
         report = NodeReport(
             name=name,
@@ -222,7 +222,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the largest of the pod's claims as it counts on a node; None where all of them are allocated."""
+        """Return the request of the pod's largest unallocated claim on a node; None if there is none."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
@@ -243,7 +243,7 @@ class Subject:
 
 
 def asks(request: Request | None) -> str:
-    """Return what a request asks for, in words."""
+    """Describe what a request asks for."""
     if request is None:
         return "asks for no GPU: gputile has no say in where it goes"
     shape = request.shape
@@ -257,7 +257,7 @@ def asks(request: Request | None) -> str:
 
 
 def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
-    """Return a sentence on those of the nodes that do not limit the memory of pods, None where there are none."""
+    """Return a warning about the nodes that do not limit the memory of pods; None if there are none."""
     infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
     found = [info for info in infos if info is not None and info.grouped]
     if not found:
@@ -269,7 +269,7 @@ def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
 
 
 def waiting_for(pod: Pod) -> str | None:
-    """Return what keeps a pod from being scheduled at all, None if nothing does."""
+    """Return which scheduling gates keep a pod from being scheduled; None if none do."""
     gang = gang_of(pod)
     gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
     if gates:
@@ -280,13 +280,13 @@ def waiting_for(pod: Pod) -> str | None:
 
 
 def overlooked(pod: Pod, configuration: Configuration) -> bool:
-    """Return whether admission would have given the pod to gputile's own scheduler, and has not."""
+    """Return whether admission should have assigned the pod to gputile's own scheduler, but did not."""
     ours, named = configuration.scheduler_name, pod.spec.scheduler_name or DEFAULT_SCHEDULER
     return bool(ours) and named == DEFAULT_SCHEDULER != ours and is_decided(pod)
 
 
 def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
-    """Return why gputile's scheduler does not look at a pod that is its own, None where it does."""
+    """Explain why gputile's scheduler ignores an ``overlooked`` pod; None for any other pod."""
     if not overlooked(pod, configuration):
         return None
     return (
@@ -302,7 +302,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a sort key: the later the rule that a node breaks, the earlier it comes; then the more it has free."""
+    """Return a sort key: nodes that fail a later rule come first, then those with more free memory on one GPU."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
     return -int(rule), -free

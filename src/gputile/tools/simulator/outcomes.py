@@ -1,4 +1,4 @@
-"""Sums up a simulation: by workload, by reason, and what would help pods without a node."""
+"""Summarizes a simulation by workload and reason, and finds what would help pods without a node."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _HASH = "pod-template-hash"
 
 @dataclass(slots=True)
 class WorkloadOutcome:
-    """One workload: its pods by node, what each of them got, and the pods without a place by the reason."""
+    """The outcomes of one workload: pods per node, pods per allocation (in words), and refused pods by reason."""
 
     owner: Owner
     nodes: Counter[str] = field(default_factory=Counter)
@@ -38,12 +38,12 @@ class WorkloadOutcome:
 
     @property
     def pods(self) -> int:
-        """How many pods of it were decided."""
+        """The number of its pods that were decided."""
         return self.placed + sum(map(len, self.refused.values()))
 
 
 def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
-    """Return the workloads in the order in which their first pods were decided."""
+    """Group outcomes by workload, in the order in which the first pod of each was decided."""
     found: dict[Owner, WorkloadOutcome] = {}
     for outcome in outcomes:
         owner = workload_of(outcome.pod)
@@ -57,7 +57,7 @@ def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
 
 
 def workload_of(pod: Pod) -> Owner:
-    """Return the workload that a pod belongs to: its controller, or the Deployment that made the controller."""
+    """Return the workload that a pod belongs to: its controller, or the Deployment that owns the controller."""
     owner = owner_of(pod)
     suffix = f"-{pod.metadata.labels.get(_HASH, '')}"
     if owner.kind == "ReplicaSet" and suffix != "-" and owner.name.endswith(suffix):
@@ -71,7 +71,7 @@ def workload_name(owner: Owner) -> str:
 
 
 def _gets(pod: Pod, allocation: Allocation | None) -> str:
-    """Return what a pod got of GPUs, in words."""
+    """Describe the GPUs that a pod got."""
     if allocation is None:
         return "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
     count = len(allocation.gpus)
@@ -86,14 +86,14 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToldOutcome:
-    """What became of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
+    """The outcome of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
 def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
-    """Return ``outcomes`` in their order, each group where its first pod is."""
+    """Return ``outcomes`` in their order; refused pods of one workload with one reason are merged into the first."""
     told: list[ToldOutcome] = []
     groups: dict[tuple[Owner, str], ToldOutcome] = {}
     for outcome in outcomes:
@@ -111,7 +111,7 @@ def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The nodes' reasons against a pod, the closest node first, and what would make a place for it."""
+    """Why a pod fits no node (node names by reason, the closest node first), and the remedies."""
 
     nodes: dict[str, list[str]]
     remedies: list[Remedy]
@@ -120,10 +120,10 @@ class Advice:
 def advice(
     pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation, now_ns: int
 ) -> dict[str, Advice]:
-    """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
+    """Return the advice for each of ``pods`` by its UID, for the cluster as it is after ``outcomes``.
 
-    The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
-    than free capacity, or have claims. ``now_ns`` is Unix time in nanoseconds.
+    There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request can never be served,
+    and pods that fit by now. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
     there = pods_after(scenario, outcomes, simulation)
@@ -144,7 +144,7 @@ def advice(
             continue
         reports = subject.reports()
         if any(report.fits for report in reports):
-            continue  # it waits for a pod that came after it
+            continue  # it fits only since later pods were decided
         nodes: dict[str, list[str]] = {}
         for report in reports:
             nodes.setdefault(report.text, []).append(report.name)
@@ -156,7 +156,7 @@ def advice(
 
 
 def pods_after(scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation) -> list[Pod]:
-    """Return the pods that are there after a simulation, as an API server has them; none without a place."""
+    """Return the pods that exist after a simulation, as the API server stores them, without the refused ones."""
     gone = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
         *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
@@ -165,7 +165,7 @@ def pods_after(scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: S
 
 
 def _bound(outcome: PodOutcome, node: str) -> Pod:
-    """Return a pod as it is when its Binding to ``node`` has been executed."""
+    """Return a pod as the API server stores it after its Binding to ``node``."""
     pod, annotations = outcome.pod, outcome.pod.metadata.annotations
     if outcome.allocation is not None:
         annotations = annotations | {ALLOCATION_ANNOTATION: encode_allocation(outcome.allocation)}

@@ -1,6 +1,6 @@
-"""Reads the table of kinds that refines what shape tells: names, labels and numbers of the pods.
+"""Reads the table of kinds, which adds names, labels and counts to pods that were found by shape.
 
-The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
+The built-in table is ``pod_kinds.yaml``. Users extend it with files of the same form.
 """
 
 import pkgutil
@@ -22,11 +22,11 @@ Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
 class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+    """A section of a file written by hand: an unknown field is an error, since it may be a typo."""
 
 
 class Count(_TableSection, frozen=True):
-    """A number in the object: the one at ``path`` or else ``default``, divided by the one at ``per``, and ``plus``."""
+    """A count in the object: the number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``."""
 
     path: Annotated[Path, described("Where the number stands in the object.")]
     default: Annotated[int, described("The number where nothing stands there.", ge=0)] = 1
@@ -35,11 +35,11 @@ class Count(_TableSection, frozen=True):
 
 
 class PodsOfKind(_TableSection, frozen=True):
-    """Pods that a kind makes of a template, which is found by its shape at ``template``, or else at ``otherwise``.
+    """Pods that a kind creates from the pod template at ``template``, or at ``otherwise`` if there is none.
 
-    In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's. In
-    ``name`` and ``labels``, ``{name}`` is the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of
-    the template.
+    In a path, "*" matches each entry of a list or mapping; in the path of a count, it is the entry that matched in the
+    template's path. In ``name`` and ``labels``, ``{name}`` is the object's name, ``{key}`` the name of the entry, and
+    ``{number}`` the index of the pod.
     """
 
     template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
@@ -57,10 +57,10 @@ class PodsOfKind(_TableSection, frozen=True):
 
 
 class PodKind(_TableSection, frozen=True):
-    """A kind; one without ``pods`` makes none.
+    """A kind, and the pods that its objects create; without ``pods`` they create none.
 
-    What stands at ``suspended``, and is not false, holds its pods back. ``owned`` are labels that identify its pods if
-    their controller is another object.
+    An object is suspended if the field at ``suspended`` exists and is not false. ``owned`` are labels that identify its
+    pods if their controller is another object.
     """
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
@@ -73,7 +73,7 @@ class PodKind(_TableSection, frozen=True):
 
 
 class KindsTable(_TableSection, frozen=True):
-    """The whole table."""
+    """A file with a table of kinds."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
     kind: Annotated[Literal["PodKinds"], described("What this file is.")]
@@ -87,16 +87,16 @@ class PodKinds:
     kinds: dict[tuple[str, str], PodKind] = field(default_factory=dict)
 
     def find(self, manifest: Manifest) -> PodKind | None:
-        """Return what is known of an object's kind."""
+        """Return the entry for an object's kind, or None."""
         return self.kinds.get((manifest.api_version, manifest.kind))
 
     def of_kind(self, kind: str) -> list[str]:
-        """Return the apiVersions that have a kind of this name."""
+        """Return the apiVersions in which the table has a kind of this name."""
         return [version for version, name in self.kinds if name == kind]
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the table with the entries of the files added, which replace entries of the same kind.
+    """Return the built-in table, extended by the files; their entries replace those of the same kind.
 
     Raises:
         ManifestError: a file cannot be used.

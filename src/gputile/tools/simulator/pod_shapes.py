@@ -1,8 +1,8 @@
-"""Finds the pods of an object of another project's kind by the shape of what stands in it.
+"""Finds the pods of a custom resource by the shape of its fields.
 
-A list of ``containers`` is a pod's, and a mapping whose resources name GPUs is a container. How many pods there are is
-said by fields such as ``replicas`` beside or above them. The table of kinds refines that. What it does not know is told
-to the user, since it is an inference.
+A mapping with a list of ``containers`` is a pod's spec, and a mapping whose resources name GPUs is a container. Fields
+such as ``replicas``, next to or above them, give the number of pods. The table of kinds (``pod_kinds``) refines the
+result. Pods that the table does not cover are inferred, so the user is told about them.
 """
 
 import math
@@ -24,10 +24,10 @@ from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 
 Step = str | int
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
-_LONGEST_KEY: Final = 63  # characters of it in a pod's name
+_LONGEST_KEY: Final = 63  # characters of a key in a pod's name
 _POD: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
-# Fields whose product counts pods, of each line the first that is there.
+# Fields whose product is the number of pods; the first existing one of each tuple counts.
 _COUNTS: Final = (
     (
         "replicas",
@@ -42,14 +42,14 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-_BESIDE_TEMPLATES: Final = (("count", "size"),)  # as in Kueue's podSets and RoleBasedGroups; elsewhere anything
+_BESIDE_TEMPLATES: Final = (("count", "size"),)  # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere
 _TEMPLATES: Final = ("template", "templateRef")
-_WHOLE_GPUS: Final = ("gpu", "gpus")  # how kinds call them that name no resources of Kubernetes
+_WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _EACH: Final = "*"
-# Annotations by which JobSets and LeaderWorkerSets ask for topology domains of their own. Their webhooks write
-# affinities for that into the pods, which differ from Job to Job and are not known here.
+# Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a LeaderWorkerSet. Their
+# webhooks then add affinities to the pods, and these affinities are unknown here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
-# What decides where a pod goes, and may stand beside a container that has no pod of its own.
+# PodSpec fields that decide the node; they may appear next to a container that is not in a pod spec.
 _PLACING: Final = (
     "affinity",
     "nodeSelector",
@@ -58,18 +58,18 @@ _PLACING: Final = (
     "tolerations",
     "topologySpreadConstraints",
 )
-_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")  # steps that name no pods
+_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")  # steps that say nothing about the pods
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
-# How kinds are called that describe pods for other objects, and kinds whose amounts are bounds.
+# Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only bounds.
 _DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
 _BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The pods of one template, which stands at ``steps``; ``told`` says of them what was found.
+    """The pods of the template at the path ``steps``; ``told`` describes them to the user.
 
-    ``rule`` is what the table says of them, None where it does not know them.
+    ``rule`` is the table's entry for them, None if it has none.
     """
 
     steps: tuple[Step, ...]
@@ -81,7 +81,7 @@ class Group:
 
     @property
     def path(self) -> str:
-        """Where the template stands, as messages show it."""
+        """The path of the template, as messages show it."""
         return written(self.steps)
 
     def name(self, owner: str, number: int) -> str:
@@ -93,14 +93,14 @@ class Group:
         return _filled(pattern, owner, self.key.lower()[:_LONGEST_KEY], number)
 
     def labels(self, owner: str, number: int) -> dict[str, str]:
-        """Return what its controller adds to the labels of pod ``number``."""
+        """Return the labels that the controller adds to pod ``number``."""
         added = self.rule.labels if self.rule is not None else {}
         return {label: _filled(text, owner, self.key, number) for label, text in added.items()}
 
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found, and sentences about it. ``unturned`` is where other GPU amounts stand."""
+    """The pods that were found, and notes for the user. ``unturned`` are the paths of GPU amounts outside of pods."""
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -108,12 +108,12 @@ class ShapedPods:
 
 
 def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods:
-    """Return the pods of an object of any kind, refined by what the table says of its ``kind``.
+    """Return the pods of an object of any kind, refined by the table's entry for its ``kind``.
 
-    An object that is a template for other objects has none.
+    An object that only describes pods for other objects has none.
 
     Raises:
-        ManifestError: a number of pods is not one, or rules that are not known here decide where the pods may go.
+        ManifestError: a number of pods is invalid, or the object requests exclusive topology domains.
     """
     if found := _EXCLUSIVE.search(msgspec.json.encode(manifest.body)):
         rule = (
@@ -142,7 +142,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
 
 
 def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups; of several with one key, each gets its path for a key, so that the pods' names differ."""
+    """Yield the groups; if several have the same key, each gets its path as key, so that the pods' names differ."""
     count = Counter(group.key for group in groups)
     for group in groups:
         path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
@@ -150,7 +150,7 @@ def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
 
 
 def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups, those that the table knows with its names, labels and numbers."""
+    """Yield the groups; those that the table covers get its names, labels and counts."""
     known = set[tuple[Step, ...]]()
     for rule in kind.pods:
         for path in filter(None, (rule.template, rule.otherwise)):
@@ -160,7 +160,7 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
                 numbers = [_number(manifest, each, keys) for each in rule.count]
                 count = math.prod(numbers) if numbers else group.count
                 key = _called(manifest.body, group.steps[: path.split(".").index(_EACH) + 1]) if keys else ""
-                whole = value_at(manifest.body, group.steps)  # with fields that a template does not have
+                whole = value_at(manifest.body, group.steps)  # it may have fields that a pod template does not have
                 template = whole if "spec" in whole else group.template
                 yield replace(group, template=template, count=count, key=key, rule=rule)
             if found:
@@ -169,7 +169,7 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
 
 
 def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
-    """Return the steps that "*" stands for in a path, None where it does not lead there."""
+    """Return the steps that match "*" in a path; None if the path does not match ``steps``."""
     names = path.split(".")
     if len(names) != len(steps) or any(name not in (_EACH, step) for name, step in zip(names, steps, strict=True)):
         return None
@@ -177,7 +177,7 @@ def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
 
 
 def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
-    """Return the number at a path whose "*" are ``keys``."""
+    """Return the value of a count; ``keys`` replace the "*" in its paths."""
     asked = Count(path=count) if isinstance(count, str) else count
 
     def at(path: str, default: int) -> int:
@@ -200,7 +200,7 @@ def _check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None
 
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
-    """Return whether an object holds its pods back."""
+    """Return whether an object is suspended, so that it creates no pods."""
     found = value_at(manifest.body, kind.suspended.split(".")) if kind.suspended else None
     return found is not None and found is not False
 
@@ -216,7 +216,7 @@ def value_at(value: Any, steps: Iterable[Step]) -> Any:
 
 
 def _called(body: Json, steps: tuple[Step, ...]) -> str:
-    """Return what an entry is called: its key in small letters, in a list its name, or its number if it has none."""
+    """Return the name of an entry: its lowercase key; in a list, its name field, or else its index."""
     if isinstance(steps[-1], str):
         return steps[-1].lower()
     entry = value_at(body, steps)
@@ -242,7 +242,7 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PodCount:
-    """How many pods there are of what stands below, and which fields say so."""
+    """The number of pods per template below a mapping, and the paths of the fields that it was read from."""
 
     pods: int = 1
     said_by: tuple[str, ...] = ()
@@ -252,11 +252,11 @@ class _ShapeSearch:
     def __init__(self, found: ShapedPods, manifest: Manifest, *, is_known: bool) -> None:
         self._found = found
         self._manifest = manifest
-        self._is_known = is_known  # so what counts pods in other objects of its kind does so in this one
+        self._is_known = is_known  # then its count fields must be valid; in other kinds they may mean something else
         self._named = _named_templates(manifest.body)
 
     def walk(self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None) -> None:
-        """Look for pods in what stands at ``steps``; ``above`` is the mapping that it is in."""
+        """Look for pods in the value at ``steps``; ``above`` is the mapping that contains it."""
         if isinstance(value, list):
             for number, item in enumerate(value):
                 self.walk(item, (*steps, number), count, above)
@@ -276,7 +276,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
-        """Return the count below a mapping, which may have numbers of its own; 0 counts in a stored object only."""
+        """Return ``above`` times the mapping's own numbers of pods. Unless the object is stored, 0 counts as 1."""
         beside = any(name in value for name in _TEMPLATES)
         for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
             name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
@@ -299,9 +299,9 @@ class _ShapeSearch:
                 self.walk(item, (*steps, key), count, value)
 
     def _pod_spec(self, spec: Json, steps: tuple[Step, ...], count: _PodCount, above: Json) -> None:
-        """Add the pods of a spec; a container that stands beside the list of containers is one of theirs.
+        """Add the pods of a spec; a container next to the ``containers`` list is added to the list.
 
-        Containers without an image only change those of a template elsewhere, unless they ask for GPUs.
+        A spec whose containers have no image and request no GPU is skipped: it only overrides another template.
         """
         if not any("image" in each for each in spec["containers"]) and not asks_for_gpus(spec):
             return
@@ -325,7 +325,7 @@ class _ShapeSearch:
         kept = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
         telling = [number for number, step in enumerate(steps) if step not in _UNTELLING]
         key = _called(self._manifest.body, steps[: telling[-1] + 1]) if telling else ""
-        if key.isdecimal():  # of an entry without a name: that of its list
+        if key.isdecimal():  # the index of an unnamed entry: use the name of the list
             key = next((each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)), key)
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items())) or "no GPU"
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
@@ -338,7 +338,7 @@ def _is_containers(value: Any) -> bool:
 
 
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in lists of the spec to which other parts of it refer by name."""
+    """Return the templates in ``spec.*Templates`` by name; other parts of the spec refer to them by ``templateRef``."""
     spec = body.get("spec")
     lists = [value for key, value in spec.items() if key.endswith("Templates")] if isinstance(spec, dict) else []
     entries = (each for listed in lists if isinstance(listed, list) for each in listed if isinstance(each, dict))
@@ -351,14 +351,15 @@ def _name(value: Any) -> str:
 
 
 def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether a value is the list of templates that others refer to."""
+    """Return whether a value is the list of the ``named`` templates."""
     return isinstance(value, list) and bool(named) and all(_name(each) in named for each in value)
 
 
 def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
-    """Return the resources of a container that asks for GPUs, None for anything else.
+    """Return the ``resources`` of a container with GPUs; None for any other value.
 
-    Whole GPUs may be called ``gpu`` in them, and what is called ``resources`` may have amounts in place of ``limits``.
+    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the amounts directly
+    instead of in ``limits``. The result has the Kubernetes form.
     """
     if not isinstance(value, dict):
         return None
@@ -373,7 +374,7 @@ def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
-    """Return whether an entry of a mapping is an amount of GPUs: labels and taints have the same names."""
+    """Return whether an entry of a mapping is an amount of GPUs, not a label or taint with the same name."""
     name, amount = item
     if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, str | int | float):
         return False
@@ -386,12 +387,12 @@ def _is_amount(item: tuple[Any, Any]) -> bool:
 
 
 def asks_for_gpus(spec: Json) -> bool:
-    """Return whether the containers of a pod's spec name GPUs."""
+    """Return whether the containers of a pod's spec request GPUs."""
     return bool(_gpus(spec))
 
 
 def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
-    """Return whether a mapping has an amount of GPUs, by a resource's name, or says ``name`` and amount apart."""
+    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or by a DeviceClass."""
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):
@@ -403,7 +404,7 @@ def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
 
 
 def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
-    """Return a container of what has a container's resources: all of it if it is one, else what decides on GPUs."""
+    """Build a container from a mapping: with all its fields if they are valid, else with name and resources only."""
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next((key, found) for key, each in value.items() if (found := _requirements(key, each)))
     name = value.get("name")
@@ -414,7 +415,7 @@ def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
 
 
 def _placing(value: Json) -> dict[str, Any]:
-    """Return the fields of a mapping that are a pod's and say where it goes."""
+    """Return those fields of a mapping that are valid in a PodSpec and decide the pod's node."""
     found = {key: value[key] for key in _PLACING if key in value}
     return {
         key: item for key, item in found.items() if not broken_fields(_POD, {"containers": [{"name": "x"}], key: item})
@@ -422,7 +423,7 @@ def _placing(value: Json) -> dict[str, Any]:
 
 
 def _gpus(spec: Json) -> dict[str, Any]:
-    """Return the GPU amounts that the containers of a pod ask for."""
+    """Return the GPU amounts that the containers of a pod request."""
     found: dict[str, Any] = {}
     for container in spec["containers"]:
         resources = container.get("resources")

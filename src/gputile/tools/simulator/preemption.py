@@ -1,7 +1,8 @@
-"""Names the pods that leave for pods of higher priority, by the search that chooses victims live.
+"""Finds the victims of preemption in a simulation, with the controller's own search.
 
-The controller evicts pods and waits until they have gone; here they are gone at once. Pods that are being deleted stay,
-since nobody knows for how long. The same rules hold otherwise: who may be evicted, gangs, PodDisruptionBudgets.
+The controller evicts pods and waits until they have ended; here they are removed at once. Pods that are being deleted
+stay, since it is unknown for how long. The other rules are the same: which pods may be evicted, gangs, and
+PodDisruptionBudgets.
 """
 
 from collections import Counter
@@ -27,14 +28,14 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that leaves, or that loses its reservation while it is pending, and for whom (``namespace/name``)."""
+    """A pod that is evicted, or a pending one that loses its reservation, and its preemptors (``namespace/name``)."""
 
     pod: Pod
     preemptors: tuple[str, ...]
 
 
 class VictimFinder:
-    """Finds victims among ``pods``, all pods of the cluster that ``engine`` and ``predicates`` know."""
+    """Finds victims among ``pods``: all pods of the cluster, which ``engine`` and ``predicates`` have counted."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class VictimFinder:
         self._lowest = min(priorities, default=None) if engine.ledger.configuration.preemption.enabled else None
 
     def find(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
-        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if evictions cannot."""
+        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if no victims make room."""
         priority = min((member.pod.spec.priority or 0 for member in members), default=0)
         if needed <= 0 or self._lowest is None or priority <= self._lowest:
             return None
@@ -92,7 +93,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the budget of a pod; no pod of several budgets is evicted, as the API server's eviction has it."""
+        """Return the eviction budget of a pod, if any. As in the Eviction API, a pod with several is never evicted."""
         meta = self.pods[uid].metadata
         guarding = [
             budget
@@ -107,5 +108,5 @@ class VictimFinder:
 
 
 def victims_text(victims: Iterable[Pod]) -> str:
-    """Return pods that leave, with their priorities: "team/a (priority 0) and 3 more"."""
+    """Return the victims with their priorities: "team/a (priority 0) and 3 more"."""
     return first_of([f"{pod.key} (priority {pod.spec.priority or 0})" for pod in victims], _NAMED)

@@ -1,4 +1,4 @@
-"""Finds why requests do not fit nodes, again only for nodes that changed, and words the reasons."""
+"""Finds and words why requests do not fit nodes, and evaluates only changed nodes again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The names of nodes in the order of all arrays here, and the ledger's row of each, -1 for none: shape [nodes]."""
+    """The node names, in the order of all arrays here, and their ledger rows (-1 if unknown): shape [nodes]."""
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
         self.names = names
@@ -30,9 +30,9 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _Kept:
-    """The answers for one shape as of a position in the ledger's changes, numbers by the node's row.
+    """The cached refusals of one shape, as of ``position`` in the ledger's changes.
 
-    A number is a position in ``told``, ``FITS`` or ``_UNKNOWN``.
+    ``numbers`` has for each node row an index into ``told``, ``FITS`` or ``_UNKNOWN``.
     """
 
     numbers: Rows
@@ -41,7 +41,7 @@ class _Kept:
     number_of: dict[tuple[FitRule, str], int] = field(default_factory=dict)
 
     def number(self, refusal: Refusal[FitRule] | None) -> int:
-        """Return the number of a refusal, a new one where its text is told for the first time."""
+        """Return the index of a refusal in ``told``; a new text is appended."""
         if refusal is None:
             return FITS
         found = self.number_of.setdefault((refusal.rule, refusal.text), len(self.told))
@@ -51,19 +51,19 @@ class _Kept:
 
 
 class Refusals:
-    """What is said of the nodes that requests do not fit."""
+    """Caches, by shape, why requests do not fit nodes."""
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return refusals, and for each of ``rows`` of the ledger the position of its own: shape [rows].
+        """Return refusals, and for each of the ledger's ``rows`` the index of its refusal: shape [rows].
 
-        The position is ``FITS`` for a node that the request fits. A row -1 is that of a node that is not known.
+        The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
         """
         ledger, shape = self._engine.ledger, request.shape
-        count = ledger.node_arrays.rows + 1  # the last one is of nodes that are not known
+        count = ledger.node_arrays.rows + 1  # the last one is for unknown nodes
         kept = self._shapes.find(shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT)
         changed = ledger.changes.rows_since(kept.position)
         kept.numbers[slice(None) if changed is None else changed] = _UNKNOWN
@@ -77,9 +77,9 @@ class Refusals:
 def fits_nowhere_text(nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows) -> str:
     """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons.
 
-    ``by_gpu`` has for each node the position in ``told`` of what its GPUs lack, -1 for nothing: shape [nodes].
+    ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape [nodes].
     """
-    others = len(told)  # numbers from here on are kube-scheduler's reasons, the first of them that there is none
+    others = len(told)  # this number means "no reason"; the higher ones are kube-scheduler's reasons
     numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
     present, first, counts = np.unique(numbers, return_index=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Finds what would make a pod fit, and tries each remedy with the live code before it is shown (B4)."""
+"""Finds changes that would make a pod fit, and verifies them with the live placement code (B4)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ _NAMES_SHOWN = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
-    """One change that would be enough by itself. ``nodes`` are those where the pod would then fit, as far as named."""
+    """One change that is sufficient by itself. ``nodes`` are some of the nodes that the pod would then fit."""
 
     change: Annotated[str, described("A change that would be enough by itself.")]
     nodes: Annotated[list[str], described("The nodes where the pod would then fit, as far as named.")]
@@ -54,10 +54,10 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A remedy, and how the cluster would be after it.
+    """A remedy, and its effects.
 
-    ``pod`` is the pod as it would be, ``leaving`` are the UIDs of the pods that would be gone, and one of the nodes
-    ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that would no longer forbid its nodes.
+    ``pod`` is the pod after the change, ``leaving`` are the UIDs of the pods that would be removed, and one of the
+    nodes ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that would no longer apply.
     """
 
     remedy: Remedy
@@ -73,7 +73,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with what they change. A pod that no scheduler looks at has to be created anew at least."""
+    """Return the remedies with their effects. The only remedy for an ``overlooked`` pod is to create it again."""
     request = subject.request
     if request is None:
         return []
@@ -96,7 +96,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
 
 
 def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
-    """Find the largest amount that fits now, if asking for less is enough."""
+    """Propose the largest smaller request that fits a node now, if any does."""
     shape, pod = request.shape, subject.pod
     if not names:
         return None
@@ -113,7 +113,7 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
 
 
 def _amount(request: Request | None, resource: str) -> str:
-    """Return how much of a resource is asked for, in words."""
+    """Describe the requested amount of a resource."""
     shape = request.shape if request is not None else Shape(RequestKind.WHOLE, 0)
     each = "" if shape.gpus == 1 else f" over its {shape.gpus} GPUs"
     if resource == GPU_CORE:
@@ -124,7 +124,7 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Find the node where the fewest pods have to leave; of equal nodes, the one where they hold the least memory."""
+    """Propose to remove pods from the node where the fewest are enough, of equal nodes those with the least memory."""
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
         leaving = _fewest(subject, request, report.name)
@@ -142,7 +142,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a few pods of a node without which the request fits; None where only siblings could make room."""
+    """Return a small set of pods, none of them siblings, without which the request fits; None if there is none."""
     others = (booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid))
     bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
@@ -155,7 +155,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     if not bookings or not fits(bookings):
         return None
     leaving = list(bookings)
-    for booking in reversed(bookings):  # the largest stay where they can
+    for booking in reversed(bookings):  # keep the largest if possible
         fewer = [other for other in leaving if other is not booking]
         if fits(fewer):
             leaving = fewer
@@ -163,7 +163,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Name the nodes whose GPUs have room, and everything else that forbids them."""
+    """Propose to resolve kube-scheduler's reasons against the nodes with room on their GPUs and the fewest reasons."""
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
         for report in nodes[:_MOST_NODES_TRIED]
@@ -179,13 +179,13 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Return that the pod is created anew, as admission would store it today, if ``pod``, which it is then, fits."""
+    """Propose to create the pod again if ``pod``, the form that admission would store today, fits a node."""
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
     return Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod) if fitting else None
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
-    """Describe an empty node that would take the pod, in the modes in which it would."""
+    """Propose to add an empty node that the pod would fit, in any suitable mode."""
     shape, pod = request.shape, subject.pod
     if shape.kind is RequestKind.SHARED:
         modes = [Mode.CORE_MEM] if shape.percent else [Mode.CGPU, Mode.SHARE, Mode.MPS]
@@ -209,9 +209,9 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
 
 
 def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
-    """Return ``pod`` with the largest amount of ``resource`` in each container that is still small ``enough``.
+    """Return ``pod`` with ``resource`` capped in each container at the largest amount for which ``enough`` holds.
 
-    Amounts are multiples of ``step``. None if even one step in each container is too much.
+    The cap is a multiple of ``step``. None if even a cap of one step is too much.
     """
     asked = [count for container in _containers(pod) if (count := count_of(container.resources.limits, resource))]
     best, low, high = None, 1, max(asked, default=0) // step
@@ -226,9 +226,9 @@ def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], boo
 
 
 def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
-    """Return ``pod`` as admission would store it today; None where nothing would differ.
+    """Return ``pod`` as admission would store it today; None if nothing would differ.
 
-    A pod differs that was created while gputile's webhook was not there.
+    It differs, for example, if the pod was created while gputile's webhook was not running.
     """
     rewriting = rewrite(pod)
     tolerate(pod, rewriting)
@@ -244,8 +244,8 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
 def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts) -> Node | None:
     """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod demands.
 
-    ``needs`` is what the pod takes of a node, cpu in thousandths. The node has the taint of GPU nodes if the cluster
-    sets it. None if no labels are found that the pod accepts.
+    ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if the controller
+    sets it. None if no labels are found that the pod accepts, or if they demand impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:
@@ -261,7 +261,7 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
         return None
     model = next(iter(sorted(request.shape.models)), "")
     gpus = tuple(Gpu(index, f"{_COMING}-{index}", size, model) for index in range(count))
-    labels = {MODE_LABEL: mode.value, _HOST_LABEL: _COMING} | demanded
+    labels = {_HOST_LABEL: _COMING} | demanded | {MODE_LABEL: mode.value}
     offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in {**needs, **offered}.items()
@@ -324,7 +324,7 @@ def _containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def _with(container: Container, resource: str, amount: int) -> Container:
-    """Return the container with another amount of a resource, in its request too where it has one."""
+    """Return the container with another limit for a resource, and with the same request if it has one."""
     limits = container.resources.limits | {resource: str(amount)}
     requests = container.resources.requests
     if resource in requests:

@@ -1,4 +1,4 @@
-"""Reads the input of a simulation, files of nodes, running pods and workloads, as one cluster."""
+"""Reads the input of a simulation: files with nodes, running pods and workloads."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _BUDGET = ("policy/v1", "PodDisruptionBudget")
 _NO_LIVE_NODE = "the cluster has no node, so there is nothing to place pods on"
 _NO_NODE = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
 _NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
-# Labels with which controllers name the ReplicaSets that they make, NAME-<hash>, and whose controllers these are.
+# The labels whose value is the hash in the name of a ReplicaSet, NAME-<hash>, and the API group and kind of its owner.
 _HASHES: Final = {
     "pod-template-hash": ("apps", "Deployment"),
     "rollouts-pod-template-hash": ("argoproj.io", "Rollout"),
@@ -40,10 +40,10 @@ class Scenario:
     """A cluster and the pods to be placed on it.
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
-    ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
-    the known PodGroups, ``budgets`` the cluster's PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is
-    None where no description names a memory unit. ``manifests`` are objects that have not been made pods yet; those
-    that name no namespace are in ``namespace``. ``notes`` are sentences about what was read loosely or left out.
+    ``waiting`` are other pending pods, which are not decided: only their reservations count. ``groups`` are the known
+    PodGroups, ``budgets`` the cluster's PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is None if no
+    description names a memory unit. ``manifests`` are the objects whose pods are not made yet; ``namespace`` is used
+    for objects that name none. ``notes`` tell the user what was simplified or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -67,7 +67,7 @@ def load_scenario(
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
 ) -> Scenario:
-    """Return what ``read_scenario`` reads, with the pods of its objects, as a cluster by the defaults takes them in.
+    """Read a scenario from files, and make its pods as a cluster with the default configuration would.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -79,7 +79,7 @@ def load_scenario(
 
 
 def load_files(cluster: Sequence[str], workloads: Sequence[str]) -> tuple[list[Manifest], list[Manifest]]:
-    """Return what stands in the files that describe a cluster, and in those of workloads.
+    """Return the objects in the files that describe a cluster, and those in the files of workloads.
 
     Raises:
         ManifestError: a file cannot be used.
@@ -98,13 +98,13 @@ def read_scenario(
     configured_mib: int | None = None,
     namespace: str = DEFAULT_NAMESPACE,
 ) -> Scenario:
-    """Return what the objects are together, beside the ``nodes`` of a live cluster, where there is one.
+    """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
-    ``described`` say how the cluster is, nodes among them; ``asked`` are workloads, and those that name no namespace
-    are in ``namespace``. The PodGroups among them are added to ``groups``, in place of those of the same names.
-    ``configured_mib`` is the memory unit of the configuration in MiB, None where none names it: nodes that are
-    described without a unit count in it. Objects that may make pods stay ``manifests``: how they are taken in depends
-    on the configuration, and that on what was read.
+    ``described`` are the nodes and other objects of a cluster; ``asked`` are workloads, which get ``namespace`` if they
+    name none. PodGroups among them replace those of the same name in ``groups``. ``configured_mib`` is the memory unit
+    of the configuration in MiB, None if no configuration names one; described nodes without a unit use it. No pods are
+    made yet, since that needs the configuration, which may depend on what is read here: objects that may create pods
+    stay in ``manifests``.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -127,7 +127,7 @@ def read_scenario(
 
 
 def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
-    """Add the pods of the scenario's manifests to it, and return what they were made of.
+    """Expand the scenario's manifests, add their pods to it, and return the expansion.
 
     Raises:
         ManifestError: objects cannot be used.
@@ -149,10 +149,10 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
 
 
 def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = None) -> list[Pod]:
-    """Return the pods of the workloads in files, without a place in the scenario.
+    """Return the unbound pods of the workloads in files; their PodGroups and claims are added to the scenario.
 
     Raises:
-        ManifestError: a file or an object cannot be used, or there is no pod in them.
+        ManifestError: a file or an object cannot be used, or there is no such pod in them.
     """
     loaded = load_manifests(paths)
     within = [manifest.within(scenario.namespace) for manifest in loaded]
@@ -168,7 +168,7 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
 
 
 def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
-    """Add the PodGroups among ``manifests`` to the scenario. Whether they are valid is judged when pods are made."""
+    """Add the PodGroups among ``manifests`` to the scenario. They are validated when pods are made."""
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
@@ -179,7 +179,7 @@ def _is_cluster(manifest: Manifest) -> bool:
 
 
 def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
-    """Note the memory unit that a ``kind: Cluster`` names; it has to be the same everywhere."""
+    """Record the memory unit that a ``kind: Cluster`` names; all sources must name the same one."""
     unit = described_unit(manifest)
     if unit is None:
         return
@@ -191,7 +191,7 @@ def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | Non
 
 
 def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
-    """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
+    """Add the manifest's nodes to the scenario; return whether its kind describes nodes."""
     origin = manifest.origin
     if not manifest.described and _is_cluster(manifest):
         raise origin.error("", "a Cluster says which nodes there are: name its file by --cluster, and not by -f")
@@ -215,19 +215,21 @@ def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> boo
 
 
 def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
-    """Add the ``live`` pods of a cluster to a scenario, and remove from ``pending`` the pods that they already are.
+    """Add the ``live`` pods of a cluster to the scenario, and remove from ``pending`` the pods that exist already.
 
-    A pod of the cluster is one of an object's if its controller is the object, or a ReplicaSet or Job that the object
-    made, or if it carries the labels that identify such pods. It stays if it asks a node for what one of the pods in
-    the files asks for, and takes that one's place; otherwise it is replaced. Pods that stay are never fewer than run,
-    also where the files ask for fewer: how many an autoscaler wants is not known here.
+    A live pod belongs to an object in the files if its controller is the object, or a ReplicaSet or Job that the object
+    created, or if it has the labels that identify the object's pods. If it requests the same of a node as one of the
+    object's pods in the files, it replaces that pod; otherwise a pod of the files replaces it. All running pods with
+    such a request stay, even if the files ask for fewer, since the number that an autoscaler wants is unknown here.
+    Pods of Pod and Job objects always stay, since their requests cannot be changed.
 
-    ``expansion`` is how the pods of the scenario were made. A live pod that is one of those asked for and has no node
-    yet takes the place of its copy in ``pending``. One that has ended is not made again.
+    A live pod that stays and has no node becomes pending in place of its copy. Pods and completions of Jobs that have
+    ended are not created again. ``expansion`` is the result of ``make_pods`` for the scenario.
     """
     live = list(live)
     there = {pod.key for pod in live}
-    scenario.bound = [pod for pod in scenario.bound if pod.key not in there]  # printed from this cluster before
+    # Files with output of kubectl may contain pods of this cluster.
+    scenario.bound = [pod for pod in scenario.bound if pod.key not in there]
     asked: dict[Owner, list[Pod]] = {}
     for pod in scenario.pending:
         asked.setdefault(owner_of(pod), []).append(pod)
@@ -249,11 +251,11 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
 def _still_pending(
     owner: Owner, asked: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
 ) -> list[Pod]:
-    """Return the pods of an object that are still to be decided; put those that run into the scenario.
+    """Return the pods of an object that are still to be decided, and add its running pods to ``scenario.bound``.
 
-    A Job makes as many pods as its ``completions`` in all.
+    A Job creates ``completions`` pods in total.
     """
-    fixed = owner[:2] in (_POD, _JOB)  # what their pods ask for cannot be changed
+    fixed = owner[:2] in (_POD, _JOB)  # the requests of their pods cannot be changed
     demands = set(map(_demand, asked))
     alive = [pod for pod in live if not pod.finished]
     kept = [pod for pod in alive if fixed or _demand(pod) in demands]
@@ -280,7 +282,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return the pods for which none of the ``others`` stands, which are counted by what they ask for."""
+    """Return ``pods`` minus one of equal ``_demand`` for each of the ``others``, which are counted by demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -294,7 +296,7 @@ def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
 def _owner_among(
     pod: Pod, objects: Mapping[Owner, Sequence[Pod]], owned: Mapping[Owner, Mapping[str, str]]
 ) -> Owner | None:
-    """Return the object of the manifests that a pod of the cluster belongs to, None if there is none."""
+    """Return the object in the files that a live pod belongs to, None if there is none."""
     for candidate in owners_of(pod):
         if candidate in objects:
             return candidate
@@ -320,7 +322,7 @@ def owners_of(pod: Pod) -> Iterable[Owner]:
 
 
 def _demand(pod: Pod) -> Hashable:
-    """Return what a pod asks of a node, in a form that is equal for pods that ask for the same."""
+    """Return a key that is equal for pods with the same demands on a node."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
     taken = tuple(sorted(pod_requests(spec).items()))
@@ -328,7 +330,7 @@ def _demand(pod: Pod) -> Hashable:
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether a rule of the pod about others selects namespaces by labels that are not known."""
+    """Return whether a pod affinity term selects namespaces by labels other than their name, which are unknown."""
     selectors = (term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod)))
     keys = (
         key

@@ -1,7 +1,7 @@
-"""Builds the dry-run requests for manifests, and reads the answers. The caller sends them.
+"""Builds dry-run requests for manifests, and parses the responses. The caller sends them.
 
-Each object is asked about as it stands, and each template of pods as a pod of its own, since an API server looks at a
-template's pods only when their controller makes them.
+There is one request for each object, and one for a pod of each pod template, since an API server admits the pods of a
+template only when their controller creates them.
 """
 
 import re
@@ -19,16 +19,16 @@ _CLAIMS: Final = "volumeClaimTemplates"
 _CLAIM_NAME: Final = ("metadata", "name")
 _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
 _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
-# What RBAC says, which admission does not: User "ci" cannot create resource "pods" in API group "" ...
+# The wording of RBAC, which admission does not use: User "ci" cannot create resource "pods" in API group "" ...
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
-_LONGEST_CAUSE: Final = 300  # characters; a value that cannot be changed is written with all of its fields
+_LONGEST_CAUSE: Final = 300  # characters; the message about an immutable field contains its whole value
 _NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
 _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An object to be asked about; a pod of the template at ``path`` of its manifest, "" for the manifest itself."""
+    """The object of a dry-run request: the manifest's own if ``path`` is "", else a pod of the template at ``path``."""
 
     manifest: Manifest
     api_version: str
@@ -38,22 +38,22 @@ class Question:
 
     @property
     def namespace(self) -> str:
-        """The namespace in which it is asked about, if its kind has any."""
+        """The namespace of the request, if the kind is namespaced."""
         return self.manifest.namespaced_name[0]
 
     @property
     def name(self) -> str:
-        """The name of an object that may be stored already; "" for one that the API server names."""
+        """The object's name; "" if the API server generates it."""
         return "" if self.path else self.manifest.namespaced_name[1]
 
 
 def questions(manifests: Iterable[Manifest], kinds: PodKinds) -> Iterator[Question]:
-    """Yield what is asked about the objects of files that describe no cluster and run nowhere yet."""
+    """Yield the requests for all objects that do not describe a cluster and are not running pods."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
         body, metadata = manifest.body, manifest.body.get("metadata")
-        if isinstance(metadata, dict) and "managedFields" in metadata:  # which nobody may write
+        if isinstance(metadata, dict) and "managedFields" in metadata:  # clients must not send it
             body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
         yield Question(manifest, manifest.api_version, manifest.kind, body)
         for path, template in _templates(manifest, kinds):
@@ -61,7 +61,7 @@ def questions(manifests: Iterable[Manifest], kinds: PodKinds) -> Iterator[Questi
 
 
 def _templates(manifest: Manifest, kinds: PodKinds) -> Iterator[tuple[str, Json]]:
-    """Yield each template of pods that is known to be one, and its path."""
+    """Yield each pod template of a known kind, and its path."""
     found = kinds.find(manifest)
     if manifest.api_version == MAKERS.get(manifest.kind) and manifest.kind != "Pod":
         steps = template_path(manifest.kind)
@@ -74,13 +74,13 @@ def _templates(manifest: Manifest, kinds: PodKinds) -> Iterator[tuple[str, Json]
 
 
 def _claims(beside: Any) -> Json:
-    """Return the templates of claims that stand beside a template of pods."""
+    """Return the ``volumeClaimTemplates`` next to a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Return a pod as a controller makes it of a template: with the volumes of the claims that are made for it."""
+    """Build the pod that a controller creates from a template, with volumes for its ``volumeClaimTemplates``."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -95,18 +95,18 @@ def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
 
 
 def lacks_right(said: str) -> bool:
-    """Return whether a refusal is one of RBAC, so that nothing is known of the object."""
+    """Return whether RBAC refused the request, which says nothing about the object."""
     return _NO_RIGHT.search(said) is not None
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether an object is refused for want of another one that is in the files: ``names``, by kind."""
+    """Return whether the refusal names a missing object that the files contain; ``names`` are theirs, by kind."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(re.search(rf"\b{re.escape(name)}\b", said) for name in found)
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return why an API server refuses an object, a line for each cause; ``details`` are those of its Status."""
+    """Return why the API server refused an object, one line per cause; ``details`` are those of its Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -120,7 +120,7 @@ def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
 
 
 def _shortened(message: str) -> str:
-    """Return what is wrong with a value without most of the value, if that is long."""
+    """Return an error message; if it is long, most of the value that it contains is cut."""
     if len(message) <= _LONGEST_CAUSE:
         return message
     why = message.rpartition(": ")[2][-_LONGEST_CAUSE // 2 :]

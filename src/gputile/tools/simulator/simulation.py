@@ -1,8 +1,8 @@
-"""Decides a scenario pod by pod, with the ledger and the placement that decide live.
+"""Simulates the scheduling of a scenario pod by pod, with the live ledger and placement code.
 
-Each pod goes the way of a live one: the in-tree predicates, the scores of the placement engine, the choice of the
-GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
-decided by the search that plans them live. Pods of lower priority leave for one that fits nowhere, as in a cluster.
+Each pod passes the same steps as a live one: the in-tree predicates, the scores of the placement engine, the choice of
+the GPUs, and the Binding, whose annotation the ledger then reads back. If gangs are enabled, the pods of a gang are
+decided by the live gang search. For a pod that fits nowhere, pods of lower priority are preempted, as in a cluster.
 """
 
 from collections import Counter
@@ -44,16 +44,16 @@ from gputile.tools.simulator.preemption import Victim, VictimFinder, victims_tex
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
-# The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
+# The weight of one rank relative to the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
 RANK_WEIGHT = 2000
-_MOST_ROUNDS = 32  # so long may a chain of pods be, each with affinity to one that comes later
+_MOST_ROUNDS = 32  # the longest supported chain of pods, each with affinity to a later one
 _NO_GANG = "pods of gangs ask by extended resources: claims are allocated pod by pod"
 _NOBODY: Mapping[GangName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """What became of one pod: its node and allocation, or None and why."""
+    """The outcome of one pod, with the reason. ``node`` is None if the pod was refused."""
 
     pod: Pod
     node: str | None
@@ -66,7 +66,7 @@ def _refused(pod: Pod, reason: str) -> PodOutcome:
 
 
 class Simulation:
-    """A cluster, and the pods decided so far; ``victims`` are those that left for pods of higher priority."""
+    """A simulated cluster with the pods decided so far; ``victims`` were preempted."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -79,14 +79,14 @@ class Simulation:
         self._groups = PodGroups()
         self._claims = KnownClaims()
         self._placed_pods = 0
-        self._refused_alike: dict[Hashable, str] = {}  # since a pod was placed last
-        self._victim_finder: VictimFinder | None = None  # while pods may preempt
+        self._refused_alike: dict[Hashable, str] = {}  # the reasons since the last pod was placed
+        self._victim_finder: VictimFinder | None = None  # only while ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
+        """Yield the outcome of each pending pod, in kube-scheduler's order: by priority, then by creation.
 
-        That is by priority, then by creation; a gang's pods are decided together, when the last of them is there.
-        ``clock_ns`` gives the time of each decision (ns since the epoch).
+        A gang's pods are decided together, at the position of the last one. Refused pods with affinity or spread
+        constraints are tried again at the end. ``clock_ns`` returns the time of a decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
         self._groups = scenario.groups
@@ -111,11 +111,11 @@ class Simulation:
     def decide(
         self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already.
+        """Decide more pods, and place those that fit. ``running`` is the number of running pods of each gang.
 
-        After ``run`` has ended, no pod is evicted for them.
+        After ``run`` has ended, no pods are preempted for them.
         """
-        waiting: list[tuple[PodOutcome, int]] = []  # and how many pods had been placed when they were decided
+        waiting: list[tuple[PodOutcome, int]] = []  # with the number of pods placed before the decision
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
             for outcome in self._decide_batch(batch, running, clock_ns()):
@@ -146,7 +146,7 @@ class Simulation:
             self._refused_alike.clear()
 
     def _decide_again(self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Decide pods again that may follow others which were placed after them, as kube-scheduler's queue does."""
+        """Retry each refused pod after other pods have been placed, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
             still: list[tuple[PodOutcome, int]] = []
             for outcome, asked_at in waiting:
@@ -165,7 +165,7 @@ class Simulation:
         yield from (outcome for outcome, _ in waiting)
 
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[PodOutcome]:
-        """Place the pods of a gang that start together and as many more of it as fit, or none at all."""
+        """Place the pods of a gang that must start together, and as many more as fit; or none at all."""
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
@@ -197,10 +197,10 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
-        """Decide one pod. A pod equal to a refused one is refused too, as long as no other pod is placed.
+        """Decide one pod. A pod like a refused one is refused too, until another pod is placed.
 
-        A pod with GPUs goes to the node with the best score, and of equal nodes to the one that entered the ledger
-        first: a rank outweighs all scores of kube-scheduler together.
+        A pod with GPUs goes to the node with the best score; of equal nodes, to the one that was added to the ledger
+        first. kube-scheduler's own scores are ignored, since a rank outweighs all of them together.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:
@@ -223,7 +223,7 @@ class Simulation:
         return outcome
 
     def _decide_among(self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
-        """Place a pod on the best of the nodes that kube-scheduler's own rules leave open."""
+        """Place a pod on the best of the nodes that kube-scheduler's own rules allow."""
         names, rows = self._nodes.names, self._nodes.rows
         if request is None:
             open_to_pod = np.flatnonzero(in_tree.open)
@@ -270,7 +270,7 @@ class Simulation:
         return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
-        """Place a pod whose claims are allocated so."""
+        """Place a pod with its allocated ``claims``."""
         for claim in claims:
             self.ledger.apply(ClaimApplied(claim))
         bookings = (self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod))
@@ -289,7 +289,7 @@ class Simulation:
         return self._placed(pod, found.places[pod.metadata.uid], self._preempts(found))
 
     def _preempt(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
-        """Have pods of lower priority leave; None where that is not enough."""
+        """Remove pods of lower priority so that ``needed`` of ``members`` fit; None if that is not enough."""
         finder = self._victim_finder
         found = finder.find(members, needed, now_ns) if finder is not None else None
         if finder is None or found is None:
@@ -305,13 +305,13 @@ class Simulation:
         return f"preempts {victims_text(each.pod for each in self.victims[-len(found.evicted + found.withdrawn) :])}"
 
     def _settled(self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None) -> PodOutcome:
-        """Record in the ledger that a pod that gets no GPU by a Binding is on its node."""
+        """Record a pod on its node in the ledger, without GPUs from a Binding."""
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
         self.ledger.apply(PodApplied(bound))
         return PodOutcome(pod, node, allocation, reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
-        """Record a pod in the ledger as the API server stores it when it executes the Binding."""
+        """Record a pod in the ledger as the API server stores it after the Binding."""
         binding = decision.binding(pod)
         annotations = pod.metadata.annotations | binding.metadata.annotations
         bound = msgspec.structs.replace(
@@ -327,7 +327,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
-        """Learn prices as the live extender does beside its decisions, if the policy is packing."""
+        """Update the prices of the packing policy as the live extender does; other policies have none."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)

@@ -1,4 +1,4 @@
-"""Changes a cluster for what-if questions: nodes leave, unit or mode change, more pods come."""
+"""Changes a scenario for what-if questions: fewer nodes, another unit or mode, more pods."""
 
 import re
 from collections import Counter
@@ -44,7 +44,7 @@ from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import owner_of
 
 MOST_COPIES = 100_000
-# Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
+# Annotations that gputile adds to a pod at admission and at bind; the pod's template does not have them.
 _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
@@ -54,13 +54,13 @@ _REQUIREMENT: Final = re.compile(
     rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
     rf"(?:\s*(?P<sign>==|!=|=)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
 )
-_BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
+_BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of parentheses
 _OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn"}
 _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class UnknownNode(ValueError):
-    """A node that is to leave is not there; ``name`` is what it was called, "" where labels were asked for."""
+    """A node to remove does not exist; ``name`` is its name, "" if nodes were selected by labels."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -68,7 +68,7 @@ class UnknownNode(ValueError):
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Remove nodes: their pods become pending, ahead of those that are pending already.
+    """Remove the nodes ``leaving``; their pods become pending, before those that are pending already.
 
     Raises:
         UnknownNode: one of ``leaving`` is not in the scenario.
@@ -85,12 +85,12 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
 
 
 def _stays(pod: Pod) -> bool:
-    """Return whether a pod ends with its node: a DaemonSet's, or a static one."""
+    """Return whether a pod ends with its node: a DaemonSet's pod, or a static one."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would make it again: no node, no allocation, counted in the unit in force."""
+    """Return the pod as its controller would create it again: without node, allocation and recorded memory unit."""
     kept = {
         key: value
         for key, value in pod.metadata.annotations.items()
@@ -105,7 +105,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Let every agent count in units of ``unit_mib``: running pods keep their bytes, new ones ask in the new unit."""
+    """Set the memory unit of all nodes to ``unit_mib``: running pods keep their bytes, new ones use the new unit."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
@@ -115,7 +115,7 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
-    """Return the node as its agent would advertise it: held memory, and the rest in whole units."""
+    """Return the node as its agent would advertise it: the units that its pods request, plus its free memory."""
     inventory = inventory_of(node)
     if inventory is None:
         return node
@@ -136,13 +136,16 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """How many MiB of a GPU pods need that have whole ones now: by workload, as deployment/infer, or for all others."""
+    """The MiB per GPU that pods with whole GPUs really need, by workload (``deployment/infer``), or for all others.
+
+    ``of_others`` applies only to pods with one GPU.
+    """
 
     of_workload: Mapping[str, int] = field(default_factory=dict)
     of_others: int = 0
 
     def of(self, pod: Pod, gpus: int) -> int:
-        """Return the memory that a pod needs on each of its ``gpus``; 0 if it is not known, for all of it."""
+        """Return the MiB that a pod needs on each of its ``gpus``; 0 if unknown, which means all of the memory."""
         name = workload_name(owner_of(pod))
         return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
 
@@ -151,7 +154,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
     """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and request what they have now.
 
     A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU requests all of it, unless
-    ``needs`` says less. Nodes that serve their GPUs by claims stay as they are.
+    ``needs`` has an amount for it. Nodes that serve their GPUs by claims do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {name: inventory for name, inventory in found.items() if inventory is not None and not inventory.claims}
@@ -168,7 +171,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 
 
 def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod | None:
-    """Return a running pod with a request for its GPUs in a mode; None if its GPUs are not known."""
+    """Return a running pod as an unbound one that requests its GPUs in ``mode``; None if its GPUs are unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -190,7 +193,7 @@ def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: M
 
 
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
-    """Return a node as its agent would write and advertise it in a mode."""
+    """Return a node with the inventory, label and resources that its agent would publish in a mode."""
     inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
     offered = {name: str(count) for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()}
     kept = {name: amount for name, amount in node.status.allocatable.items() if name not in GPU_RESOURCES}
@@ -217,7 +220,10 @@ def _allocation_of(pod: Pod) -> Allocation | None:
 
 @dataclass(slots=True)
 class Fit:
-    """How many more times a set of pods fits, where, and what stops the next; "" if nothing did."""
+    """How many ``copies`` of a set of ``pods`` pods fit, with the pods per node.
+
+    ``stopped_by`` is the reason why the next copy does not fit, "" if it was not tried.
+    """
 
     pods: int
     copies: int = 0
@@ -228,9 +234,9 @@ class Fit:
 def fit_more(
     simulation: Simulation, pods: Sequence[Pod], clock_ns: Callable[[], int], progress: Callable[[int], None]
 ) -> Fit:
-    """Place copies of ``pods``, all of them each time, until one does not fit or there are ``MOST_COPIES``.
+    """Place copies of the whole set ``pods`` until one does not fit, or until there are ``MOST_COPIES``.
 
-    Each copy of a gang is a gang of its own. ``progress`` is told of each copy.
+    Each copy of a gang is a separate gang. ``progress`` is called with the number of copies after each one.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
@@ -258,8 +264,8 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
     """Return the names of the nodes that a label selector selects, written as for kubectl's ``-l``.
 
     Raises:
-        SelectorError: it is no label selector.
-        UnknownNode: no node has such labels.
+        SelectorError: ``selector`` is not a label selector.
+        UnknownNode: it selects no node.
     """
     wanted, nodes = parse_selector(selector), list(nodes)
     found = [node.metadata.name for node in nodes if selector.strip() and selects(wanted, node.metadata.labels)]
@@ -269,21 +275,21 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
 
 
 class SelectorError(ValueError):
-    """A text is no label selector; the message names the requirement that is wrong."""
+    """A text is not a label selector; the message names the invalid requirement."""
 
 
 def parse_selector(text: str) -> LabelSelector:
     """Parse ``text`` into a selector; an empty text selects everything.
 
     Raises:
-        SelectorError: it is none.
+        SelectorError: ``text`` is not a label selector.
     """
     parts = _BETWEEN.split(text) if text.strip() else []
     return LabelSelector(match_expressions=tuple(_requirement(text, part.strip()) for part in parts))
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return which label or value of the nodes a valid selector that selects none may mean, "" where none is near."""
+    """Return a hint at the node label or value that a selector without matches may mean; "" if none is similar."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key, values = requirement.key, {each[requirement.key] for each in labels if requirement.key in each}

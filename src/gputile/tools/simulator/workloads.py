@@ -1,9 +1,9 @@
 """Checks objects and expands workloads into the pods that their controllers would make.
 
-Checked is what decides about GPUs: kinds, names and types of fields, amounts, and gputile's own admission. The rest is
-the API server's to judge. Names and UIDs of pods never change.
+It checks what affects GPUs: kinds, names and types of fields, amounts, and gputile's own admission. Everything else is
+left to the API server. The same input always yields the same pod names and UIDs.
 
-Pods of one workload share the spec of its template: replace a spec to change it, and never write into it.
+Pods of one workload share the spec of its template: replace a pod's spec to change it, and never modify it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +39,7 @@ from gputile.tools.simulator.fields import (
     UnknownFields,
     broken_amounts,
     broken_fields,
+    mistyped_mode,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
 from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
@@ -58,7 +59,7 @@ MOST_PODS: Final = 200_000
 MISSING: Final = "Required value"
 _USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
-# Earlier or mistaken groups of the kinds that make pods: an object in one is meant to be of Kubernetes' own kind.
+# Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably Kubernetes' own.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
@@ -71,7 +72,7 @@ _RUNS: Final = (
 
 
 class Owner(NamedTuple):
-    """An object that has pods, a Pod itself among them; ``group`` is the API group of its kind, "" for the core's."""
+    """An object that owns pods, or a Pod without a controller; ``group`` is its API group ("" for the core group)."""
 
     group: str
     kind: str
@@ -83,7 +84,7 @@ class Owner(NamedTuple):
 
 
 def owner_of(pod: Pod) -> Owner:
-    """Return the object that a pod comes from, its controller; a Pod without one is its own."""
+    """Return the controller of a pod, or the pod itself if it has none."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
             return Owner(owner.api_version.rpartition("/")[0], owner.kind, pod.metadata.namespace, owner.name)
@@ -92,11 +93,11 @@ def owner_of(pod: Pod) -> Owner:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
+    """How objects are checked and admitted. ``kinds`` is the table of kinds that are not Kubernetes' own.
 
-    ``accepted`` are objects that an API server would store: it knows their fields better. With ``ignore_unknown``
-    objects of unknown kinds are left out. ``tell_kinds`` is how the user can say where GPUs are asked for.
-    Pods may name ``claims``.
+    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are ignored. With
+    ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells the user how to describe an unknown
+    kind. ``claims`` are those that pods may reference.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -109,18 +110,18 @@ class Intake:
 
 
 class _OnlyMetadata(msgspec.Struct):
-    """Any object, of which only its metadata is read."""
+    """Any object; only its metadata is decoded."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods in the order of their creation; ``notes`` say what was read loosely or left out.
+    """The pods in the order of their creation; ``notes`` tell the user what was simplified or left out.
 
-    ``owned`` are the labels that identify the running pods of an object whose controller is another object, and
-    ``completions`` says of Jobs how many pods they make in all.
-    ``intake`` is how the objects were taken in, with the namespaces and classes among them.
+    ``owned`` are, by object, the labels of its running pods if their controller is another object. ``completions`` is
+    the total number of pods of each Job. ``intake`` is the intake that was used, extended by the namespaces and
+    classes among the objects.
     """
 
     pods: list[Pod] = field(default_factory=list)
@@ -131,10 +132,10 @@ class Expansion:
 
 
 def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None) -> Expansion:
-    """Return the pods of ``manifests``; DaemonSets get one on each of ``nodes`` that they select.
+    """Expand ``manifests`` into pods; a DaemonSet gets one for each of the ``nodes`` that it selects.
 
     Raises:
-        ManifestError: objects cannot be used, or two have one name; each mistake is a line.
+        ManifestError: objects cannot be used, or two have the same name; the text has one line per mistake.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
@@ -151,7 +152,7 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
 
 
 class _Expander:
-    """Makes pods of one object after the other."""
+    """Expands one object after the other."""
 
     def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
         self.expansion = Expansion(intake=intake)
@@ -210,7 +211,7 @@ class _Expander:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
-        body = {key: value for key, value in manifest.body.items() if key != "status"}  # written by nobody but kubelets
+        body = {key: value for key, value in manifest.body.items() if key != "status"}  # only kubelets write it
         body["metadata"] = body["metadata"] | {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
         yield self._admitted(manifest.origin, "", body)
 
@@ -235,10 +236,10 @@ class _Expander:
         yield from CONTROLLERS[kind](given)
 
     def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
-        """Yield the pods of an object of another project's kind, and say of those that the table does not know.
+        """Yield the pods of a custom resource, and add a note about those that the table of kinds does not cover.
 
         Raises:
-            ManifestError: it asks for GPUs, and no pod can be made of what does.
+            ManifestError: it requests GPUs outside of pods, or its pods are invalid.
         """
         if kind is not None and not kind.pods:
             return
@@ -289,7 +290,7 @@ class _Expander:
         return owner
 
     def _template(self, origin: Origin, path: str, template: Json, namespace: str) -> Pod:
-        """Return the stored form that all pods of a template share.
+        """Return the pod that admission makes of a template; all pods of the template share it.
 
         Raises:
             ManifestError: the template has no containers, or its pods are refused.
@@ -312,12 +313,12 @@ class _Expander:
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{prefix}spec.nodeName", rule)
-        if meant := self._other_unit(admitted):
+        for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
             self.expansion.notes.append(Note(f"{path}: {meant}" if path else meant, origin))
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a sentence on an amount of memory that no GPU here has, or less than any use; "" for other amounts."""
+        """Return a hint for a memory request above every GPU's size or below 1 % of the smallest; "" for any other."""
         unit = self._intake.admission.configuration.unit_mib
         try:
             request = parse_request(pod, unit)
@@ -349,7 +350,7 @@ class _Expander:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that asks another system for a GPU, and note what else it says to one."""
+        """Refuse a pod that requests a GPU from another system, and note its other settings for such systems."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
@@ -396,7 +397,7 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether a definition can add an unknown kind: not to the groups of Kubernetes, gputile and kustomize."""
+    """Return whether a CRD may define an unknown kind: not in the API groups of Kubernetes, gputile and kustomize."""
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
         return False
@@ -404,7 +405,7 @@ def _may_be_custom(manifest: Manifest) -> bool:
 
 
 def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
-    """Return ``meta`` with the name, namespace and UID that the API server would have given."""
+    """Return ``meta`` with the name, namespace and UID that the API server would set."""
     origin, kind = manifest.origin, manifest.kind
     namespace = meta.namespace or "default"
     if not meta.name and not meta.generate_name:
@@ -418,5 +419,5 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
 
 
 def _shortened(name: str) -> str:
-    """Return a name that is made of others, cut to what a name may be."""
+    """Return a composed name, cut to the maximum length of a name."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 6].rstrip('-.')}-{suffixes(name)(0)}"

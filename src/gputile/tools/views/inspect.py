@@ -102,7 +102,7 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return the same as a ledger of these objects at ``now_ns`` would, without loading numpy, which takes long."""
+    """Return what ``ledger_summaries`` would for these objects at ``now_ns``, without the slow import of numpy."""
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -222,7 +222,8 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     sliced = [node for node in nodes if node.replicas]
     if sliced:
         lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced), width)]
-    told = [node for node in nodes if node.shared or node.gpus]  # for nodes that serve nothing, the first table says so
+    # The table of whole GPUs already has the problem of a node that serves nothing.
+    told = [node for node in nodes if node.shared or node.gpus]
     troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
         lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled], width)]
@@ -292,12 +293,12 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the number of booked GPUs of a node, and of all its GPUs."""
+    """Return the booked and all GPUs of a node, such as "3/8"."""
     return f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return for each time-sliced GPU the number of its pods, and of its replicas."""
+    """Return the table of nodes with time-sliced GPUs: pods and replicas of each GPU."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))]
     for node in nodes:

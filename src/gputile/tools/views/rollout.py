@@ -227,7 +227,7 @@ _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrad
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can have."""
+    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can be in."""
 
     object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
     rule: Annotated[str, described("What is wrong with it.")]

@@ -30,9 +30,10 @@ _RENEWED_WITHIN_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Signs of gputile without components: sentences on a namespace (``here``), and other namespaces of its webhook.
+    """Signs of gputile if no components are found.
 
-    ``running``: one of the programs has renewed its Lease in the last minutes.
+    ``here`` are sentences on the signs in the namespace, ``elsewhere`` other namespaces that its webhooks name.
+    ``running``: one of its programs has recently renewed its Lease.
     """
 
     here: list[str] = field(default_factory=list)
@@ -75,7 +76,7 @@ _NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
 
 class RolloutPhase(StrEnum):
-    """The state of the installation, with the names of ACK's documents where they have one.
+    """The state of the installation, named as in ACK's documents if they have a name for it.
 
     OUTSIDE_OF_PODS: programs renew their Leases, so they run; the cluster does not know whether they are ready.
     """
@@ -240,7 +241,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return whether each node's agent is ready: one of its pods, of which an upgrade has two."""
+    """Return, for each node with an agent, whether one of its pods is ready; during an upgrade there may be two."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -249,7 +250,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _told(node: Node) -> bool:
-    """Return whether an agent has annotated the node; one without GPUs does not."""
+    """Return whether an agent has set an inventory or a condition; it sets none on a node without GPUs."""
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return True
     return any(

@@ -105,7 +105,7 @@ class Questions:
 class PageApp:
     """The HTTP handlers of the page.
 
-    ``cluster`` is the cluster's name on the page. ``moment`` returns the state that questions are answered on.
+    ``cluster`` is the cluster's name on the page. ``moment`` returns the state for answering questions.
     ``viewers`` is None if there is no login: then only the person who started the page can open it.
     """
 
@@ -165,7 +165,7 @@ class PageApp:
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
-        """Answer the first screen, which a browser draws while it loads thousands of nodes."""
+        """Return the nodes of the first screen; the browser draws them while it loads thousands of others."""
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:

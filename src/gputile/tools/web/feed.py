@@ -158,9 +158,9 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Write what has changed into the log, as several changes if it is much; other tasks run between them.
+        """Append the changes of the page to the log, and let other tasks run between parts of many changes.
 
-        After each of them, page and log agree.
+        Page and log agree after each part.
         """
         while True:
             difference = self.state.take_difference(_MOST_AT_ONCE)
@@ -192,7 +192,7 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Send a request to the API server: one that hangs keeps watches open for minutes without sending anything."""
+        """Check regularly whether the API server answers: if it hangs, watches stay open for minutes without events."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:
@@ -211,7 +211,7 @@ class Feed:
             case Deleted(pod):
                 self.state.pod_deleted(pod.metadata.uid)
             case Replaced() | UnreadableObject():
-                return  # lists are applied elsewhere; for an unreadable object the last known state stays
+                return  # _pods_listed applies lists; an unreadable object keeps its last known state
         self._dirty.set()
 
     def _node(self, event: WatchEvent[Node]) -> None:

@@ -3,7 +3,7 @@
 GPU time is the difference between two readings.
 
 Agents are read through the API server's proxy, with the viewer's rights. The proxy needs no further address or
-credential, and RBAC decides who may use it (get pods/proxy); Prometheus would need both, and has tenants of its own.
+credential, and RBAC decides who may use it (get pods/proxy). Prometheus would need both, and access rules of its own.
 Only the agents of nodes that a viewer has open are read, so the cost does not grow with the cluster.
 """
 
@@ -40,7 +40,7 @@ class UnreadableMetrics(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; one that is not measured is absent.
+    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; those without measurements are absent.
 
     ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all memory
     in use by GPU index. ``agents_started`` is the agent's start time: another agent's counters begin anew.

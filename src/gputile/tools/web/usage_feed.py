@@ -21,7 +21,7 @@ KEPT_S: Final = 3600.0
 MOST_NODES: Final = 128
 MOST_PODS: Final = 1000
 _IN_SIGHT_S: Final = 60.0
-_ASK_AGAIN_S: Final = 300.0  # after the API server has refused it: people grant rights, which takes a while
+_ASK_AGAIN_S: Final = 300.0  # after the API server has refused access: somebody may grant it later
 _LOOK_EVERY_S: Final = 1.0
 _AT_ONCE: Final = 8
 _NOT_MEASURED: Final = (
@@ -109,7 +109,7 @@ class UsageFeed:
         return followed
 
     def _forget(self, now_s: float) -> None:
-        """Stop polling nodes that no viewer has open."""
+        """Stop polling nodes whose time has ended, and drop their samples."""
         self._followed = {name: each for name, each in self._followed.items() if each.until_s > now_s}
         self._meter.keep(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:
@@ -117,7 +117,7 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            made = self._made(name)  # before the reading, which may be of a later pod of the same name
+            made = self._made(name)  # before the reading, lest a new pod of the same name gets the use of the old one
             try:
                 reading = await self._reader.read(name)
             except UsageUnknown as error:

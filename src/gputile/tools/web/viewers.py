@@ -179,7 +179,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Check the rights again, and wait for that a little unless the last check failed."""
+        """Check the rights again, and wait up to ``WAIT_S`` for the result unless the last check failed."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -253,10 +253,10 @@ class Viewers:
 
 
 async def _soon(answer: Awaitable[_Answer]) -> _Answer:
-    """Wait for a response, but not for long.
+    """Wait for a response, for at most ``_MOST_S``.
 
     Raises:
-        AnswerLost: it did not come in time.
+        AnswerLost: there was no response in time.
     """
     try:
         async with asyncio.timeout(_MOST_S):

@@ -67,7 +67,7 @@ def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Pat
     assert (done.returncode, done.stdout) == (2, "")
     assert note == f"note: waiting for the credential plugin {tmp_path}/plugin"
     assert error == (
-        f"error: cannot read the cluster: exec plugin {tmp_path}/plugin returned no credential within 2 s, "
+        f"error: cannot read the cluster: exec plugin {tmp_path}/plugin returned no credential within 2 s "
         "and was killed; run it by itself to see what it waits for, or give it more time with --request-timeout"
     )
 

@@ -35,6 +35,7 @@ from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.kube.objects import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
 from tests.fakes.corebuilders import gpu_node, pod, request_of
+from tests.fakes.coroutines import at_once
 from tests.stateful.ledgercheck import image
 
 GOOD = gpu_node("good", mode="core_mem", sizes=[8192] * 2, allocatable={"cpu": "8", "pods": "110"})
@@ -219,12 +220,12 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
     with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
         warnings.simplefilter("error")
         alone, ledger = Ledger(configuration), Ledger(configuration)
-        Informer(alone, lambda _: None).nodes(listed(NODES, [good]))
+        at_once(Informer(alone, lambda _: None).listed_nodes(listed(NODES, [good])))
         feed = Informer(ledger, lambda _: None)
-        feed.nodes(listed(NODES, [*nodes, good]))
+        at_once(feed.listed_nodes(listed(NODES, [*nodes, good])))
         assert served(ledger) == served(alone)
         before, cpu = image(ledger), ledger.node_arrays.cpu.tolist()
-        feed.pods(listed(PODS, elsewhere))
+        at_once(feed.listed_pods(listed(PODS, elsewhere)))
         for node in nodes:
             feed.nodes(changed(NODES, "MODIFIED", node))
         if not any(booking.node == "good" for booking in ledger.bookings()):  # a hold may keep GPUs there

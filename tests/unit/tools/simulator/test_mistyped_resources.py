@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.core import Node, NodeStatus
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.core import Node, NodeStatus, Pod, PodSpec
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, GPU_RESOURCES, MODE_LABEL, WHOLE_GPU
 from gputile.tools.simulator.described_cluster import described_nodes
-from gputile.tools.simulator.fields import MistypedResources
+from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.workloads import expand
 from tests.unit.tools.simulator.builders import load_text
 
@@ -33,6 +34,16 @@ def test_hamis_names_are_told_of_a_pod_that_runs() -> None:
 @pytest.mark.parametrize("name", [*GPU_RESOURCES, "cpu", "hugepages-2Mi", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_a_name_that_is_right_or_of_something_else_is_not(name: str) -> None:
     assert told(name) == []
+
+
+@pytest.mark.parametrize(("mode", "meant"), [("cgu", "cgpu"), ("topolgy", "topology"), ("cgpu", ""), ("zebra", "")])
+def test_a_mode_that_is_nearly_right_is_told(mode: str, meant: str) -> None:
+    rule = NodeSelectorRequirement(key=MODE_LABEL, operator="In", values=("share", mode))
+    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(rule,)),))
+    affinity = Affinity(node_affinity=NodeAffinity(required=required))
+    said = f'no node is in mode "{mode}" ({MODE_LABEL}); did you mean {meant}?' if meant else ""
+    assert mistyped_mode(Pod(spec=PodSpec(node_selector={MODE_LABEL: mode}))) == said
+    assert mistyped_mode(Pod(spec=PodSpec(affinity=affinity))) == said
 
 
 @pytest.mark.parametrize(

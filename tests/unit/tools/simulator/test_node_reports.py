@@ -20,6 +20,7 @@ from gputile.api.core import Node, NodeSpec, Pod, Taint
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
+    MODE_LABEL,
     MODEL_LABEL,
 )
 from gputile.core.admission.completion import tolerate
@@ -184,6 +185,14 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
         "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
         "aliyun.accelerator/nvidia_name=Tesla-V100",
     ]
+
+
+@pytest.mark.parametrize(("mode", "named"), [("cgu", []), ("topology", []), ("mps", ["mps"])])
+def test_a_node_that_comes_is_in_a_mode_that_serves_the_pod(mode: str, named: list[str]) -> None:
+    choosy = demanding(pod("choosy", mem=2), node_selector={MODE_LABEL: mode})
+    _, _, changes = explained(choosy, [machine("n1", "default")], [])
+    coming = [each.change.rpartition("=")[2] for each in changes if each.change.startswith("a node with")]
+    assert coming == named
 
 
 def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:

@@ -1,1 +1,1 @@
-"""Contains the planning of gangs: which start and where, what is reserved, and who leaves for them."""
+"""Plans gangs: which may start, on which nodes, and which GPUs are reserved for them."""

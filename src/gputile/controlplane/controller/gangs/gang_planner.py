@@ -1,7 +1,7 @@
 """Plans a round: which reservations let the first gangs of the queue start. No I/O, no clock.
 
-Gangs are planned by priority, then by age. A gang that fits whole gets its reservations, and later gangs see them. A
-gang that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that, GPUs that become free are
+Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later gangs see them. A gang
+that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that, GPUs that become free are
 reserved for it, and later gangs start only on nodes that it could not use, until it fits or until this has lasted too
 long (``GangPatience``). Only one gang at a time has GPUs reserved that it cannot use yet, so no two gangs wait for each
 other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
@@ -47,11 +47,11 @@ class GangPlanner:
         self.evictions = self.preemption.evictions
         self._refused: dict[GangName, tuple[str, int]] = {}  # why the API server refused a reservation, and when
         self._now_ns = 0
-        self.without_room: list[Pod] = []  # as the last round found; of each gang as many as have to start together
+        self.without_room: list[Pod] = []  # in the latest round; of each gang only as many as must start together
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
-        """Return what to write; it is applied to ``state``, a snapshot, as well."""
+        """Plan a round; return the writes, which are also applied to ``state``, a snapshot."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
@@ -71,10 +71,10 @@ class GangPlanner:
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
             if gang.name.by_object and state.groups is None:
-                continue  # its size is not known yet: only what has begun goes on
+                continue  # its size is not known yet: only started plans continue
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
-            except LedgerError as error:  # that of one gang must not keep all others waiting
+            except LedgerError as error:  # an error of one gang must not block the others
                 result.contradictions.append(f"gang {gang.name}: {error}")
                 continue
             if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
@@ -83,7 +83,7 @@ class GangPlanner:
         if self._configuration.preemption.enabled:
             self.preemption.plan_pods()
             result.evictions += self.evictions.rest_of_gangs()
-        # Gangs that others leave GPUs for are not among those without room.
+        # Gangs for which victims free GPUs are left out.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
             self.searches.all_had_their_turn()
@@ -121,7 +121,7 @@ class GangPlanner:
             self.reports.report(gang, _WAITING, text, result)
             return False
         if gang.unbegun and self.patience.rests(gang.name):
-            # The reservations that end stay on the pods: so the next leader knows of them, too.
+            # Expired reservations stay on the pods, so that a new leader knows since when GPUs have been reserved.
             self.reports.report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
         starved = turn.head is None and self._is_starved(gang, turn)
@@ -188,7 +188,7 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for the gang: it is complete, has waited, and fits the empty cluster."""
+        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits an empty cluster."""
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use yet.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
@@ -203,7 +203,7 @@ def _has_reservation(gang: Gang, state: ClusterState) -> bool:
 
 
 def _remedy(gang: Gang) -> str:
-    """Return what to do where pods of a gang are missing, and nobody knows whether they are still to come."""
+    """Return the advice for a gang whose missing pods may or may not still be created."""
     fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
     return (
         "if no more come, see the events of their Job (for example about a ResourceQuota); if the other pods have "

@@ -30,14 +30,15 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A gang at one moment.
+    """The state of a gang in one round.
 
-    ``size`` is how many pods start together, 0 if no label, PodGroup or started plan says so. ``running`` counts the
-    pods that have started (see ``gang_membership.started``); ``begun`` is true if some of them use GPUs: the others
-    start alone. ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound pods.
-    ``ending`` are reserved pods of a started plan whose reservations have to be extended or corrected.
-    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``kept_since_ns`` is since when
-    GPUs have been reserved for plans that have not begun, 0 for none; ``unbegun`` is true if one of these may begin.
+    ``size`` is how many pods start together, 0 if neither label, PodGroup nor started plan defines it. ``running`` is
+    the number of pods that have started (see ``gang_membership.started``). ``begun`` is true if some of these use GPUs;
+    pods without GPUs do not wait for the extender. ``reserved`` are unbound pods with a usable reservation,
+    ``unreserved`` are the other unbound pods. ``ending`` are reserved pods of a started plan whose reservations must be
+    extended or corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
+    ``kept_since_ns`` is when GPUs were first reserved for plans that have not begun, 0 for none; ``unbegun`` is true if
+    one of these plans may begin.
     """
 
     name: GangName
@@ -60,7 +61,7 @@ class Gang:
 
     @property
     def below_min_member(self) -> bool:
-        """Whether fewer pods than have to start together run or have a reservation."""
+        """Whether fewer than ``size`` pods run or have a reservation."""
         return self.running + len(self.reserved) < self.size
 
     @property
@@ -86,13 +87,13 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, then priority and age; gangs that only want more pods come last."""
+        """The sort key: started gangs first, then by priority and age; gangs with ``size`` pods already come last."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Return a pod that preempts by itself as a gang; its name is in no namespace, so no other gang has it."""
+    """Return a pod that preempts by itself as a gang; no other gang has an empty namespace."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -118,7 +119,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
     alone = Counter(_plan_of(pod) for pod in running)
     reserved = _reserved(cluster_state, waiting, plans, alone) if size else set()
     begun = any(map(is_decided, running))
-    # The gang has grown since it was planned, or has lost all its running pods.
+    # If the gang has grown since it was planned, or has lost all its running pods, only started plans count.
     if not begun and len(running) + len(reserved) < size:
         reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
     ending = (pod for pod in waiting if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None)
@@ -141,7 +142,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs are reserved without effect, since the last pause (``GangPatience``)."""
+    """Return since when GPUs have been reserved in vain after the latest pause (``GangPatience``), 0 for never."""
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
     longest_ns = (settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)) * _SECOND
     return min((each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0)
@@ -150,7 +151,7 @@ def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) 
 def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
     """Return the plans of a gang that have begun, even if the labels of the plan's first pod have changed since.
 
-    A plan begins when the extender binds a pod of it. Pods without GPUs start without the extender.
+    A plan begins when the extender binds one of its pods. Pods without GPUs start without the extender.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -169,9 +170,9 @@ def _plan_of(pod: Pod) -> str:
 
 
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
-    """Return the size that a gang started with if its PodGroup is gone or not known yet, 0 if it has not started.
+    """Return the size with which a gang started, 0 if it has not started.
 
-    Otherwise a gang that has started in part could never become whole.
+    It is used if the PodGroup is gone or not known yet: otherwise a partly started gang could never become complete.
     """
     reservations = (reservation_of(pod) for pod in pods)
     return max((each.pods for each in reservations if each is not None and each.plan in plans), default=0)
@@ -180,11 +181,11 @@ def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
 def _reserved(
     cluster_state: ClusterState, waiting: Sequence[Pod], started_plans: Collection[str], running: Mapping[str, int]
 ) -> set[str]:
-    """Return the UIDs of the pods that may use their reservation; ``running`` counts pods by their plan.
+    """Return the UIDs of the pods that may use their reservations; ``running`` has the number of running pods by plan.
 
-    The extender applies the same rule (``reserved_node``): all reservations of a plan, or those of a started one. The
-    latter stay while they are valid, since a started plan cannot be made again if one of them is lost. They also stay
-    while their node accepts no pods for a moment: other pods would get the GPUs otherwise.
+    As in the extender (``reserved_node``), all reservations of a plan must be usable unless the plan has started. A
+    reservation of a started plan is used while it is valid, since a started plan cannot be planned again. It is also
+    used if its node accepts no pods for a moment: otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -205,7 +206,7 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a pod's reservation is in force, and expires neither soon nor implausibly late."""
+    """Return whether a pod's reservation can be used, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _there(cluster_state, pod, reservation)
 
@@ -243,7 +244,7 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
 
 
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether the pod may take its reservation now, or as soon as the node of a plan that has begun is ready."""
+    """Return whether the pod may use its reservation now, or, in a started plan, once its node accepts pods."""
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _there(cluster_state, pod, reservation):
         return booking is None or plan_problem(ledger, booking) is None
@@ -255,7 +256,7 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """Since when GPUs are reserved for a gang in vain, and when this last ended because it had lasted too long."""
+    """Since when GPUs have been reserved in vain for a gang, and when this was last ended (0: never)."""
 
     since_ns: int | None = None
     ended_ns: int = 0
@@ -264,9 +265,10 @@ class _ReservedInVain:
 class GangPatience:
     """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that cannot start.
 
-    It cannot start if there are too few GPUs, or if kube-scheduler has not bound the plan's first pod in time. After
-    ``gangs.keepSeconds`` the gang pauses for as long again, and then waits anew. Reservations say since when GPUs have
-    been reserved, so a new leader continues with that time. Times are Unix time in nanoseconds.
+    A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's first pod in time.
+    After ``gangs.keepSeconds``, the gang pauses for as long again, or for ``gangs.patienceSeconds`` if that is longer.
+    Reservations contain the time since which GPUs have been reserved, so a new leader continues with it. Times are
+    Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:
@@ -295,11 +297,11 @@ class GangPatience:
         return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether a gang that was complete at ``complete_at`` (Unix seconds) need not be passed any more."""
+        """Return whether others may no longer pass a gang that is complete since ``complete_at`` (Unix seconds)."""
         return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs are reserved for a gang in vain; ``since_ns`` is 0 if unknown."""
+        """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if that time is unknown."""
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])

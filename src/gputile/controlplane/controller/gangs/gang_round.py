@@ -1,4 +1,4 @@
-"""Records what a round of planning gangs decided, and reports each change of a gang once."""
+"""Collects the decisions of a round, and reports each change of a gang's state once."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -43,13 +43,14 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """The result of a round. ``reservations`` are written first; ``gates`` are removed from pods reserved earlier.
+    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates are removed.
 
     ``evictions`` are for reservations that were written in an earlier round: a list for each preemptor, and for each
     gang that has left in part.
 
-    ``unfinished`` is true if there was no time for some gangs; the next round continues with them. ``contradictions``
-    name gangs that were skipped because the known states of their pods contradict each other.
+    ``unfinished`` is true if another round must follow at once: some gangs or pods were not searched, or victims will
+    be due. ``contradictions`` name gangs that were skipped because the known states of their pods contradict each
+    other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -64,8 +65,9 @@ class GangRound:
 class GangTurns:
     """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
 
-    ``new_plan_name`` returns a unique name. ``head`` is the gang that has waited too long to be passed, and ``closed``
-    are the nodes reserved for it.
+    ``new_plan_name`` returns a unique name. ``several_started`` is true if several gangs have started and lost pods.
+    ``head`` is the gang that has waited too long to be passed; ``closed`` are the nodes that later gangs must not use,
+    since ``head`` could use them.
     """
 
     state: ClusterState
@@ -76,9 +78,10 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Write the reservations of ``plan``, of whose pods ``pod_count`` start together.
+        """Write the reservations of ``plan``; ``pod_count`` is how many pods start together.
 
-        Other pods of the gang lose their reservations. Unless the plan ``starts``, the extender binds none of its pods.
+        Unreserved pods that are not in the plan lose their reservations. Unless the plan ``starts``, the extender binds
+        none of its pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
@@ -103,7 +106,7 @@ class GangTurns:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend the reservations of a started plan that end soon."""
+        """Extend the reservations of started plans that expire soon, and correct implausibly late ends."""
         reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
         self._add(
             [
@@ -120,7 +123,7 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the reservations of the waiting pods, also expired ones, since the extender's clock may differ."""
+        """Remove the stored reservations of ``gang.unreserved``, even expired ones: the extender's clock may differ."""
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -175,15 +178,15 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return since when the gang that has waited longest has lacked GPUs, Unix time in seconds; 0 for none."""
+        """Return the start of the longest wait of a gang for GPUs, Unix time in seconds; 0 if no gang waits."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:
-        """Record all events again."""
+        """Forget the reported events, so that each is recorded again."""
         self._reported.clear()
 
     def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
-        """Add an event to the round, unless the last one of this gang said the same."""
+        """Add an event to the round, unless it repeats the gang's previous event."""
         if reason in _LACKS_GPUS:
             self._lacking_since.setdefault(gang.name, self._now_ns)
         else:

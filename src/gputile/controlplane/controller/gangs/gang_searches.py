@@ -1,7 +1,7 @@
 """Searches GPUs for gangs on a snapshot, and remembers failed searches.
 
 A failed search is not repeated until GPUs become free or the gang's pods change. The number of searches per round is
-limited; the next round begins with the gangs that are left.
+limited; the next round searches for the remaining gangs.
 """
 
 from collections.abc import Callable, Collection
@@ -24,9 +24,10 @@ _Question = tuple[frozenset[str], int]  # the UIDs of a gang's pods, and how man
 
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
-    """A search that found too few GPUs, and the question and nodes that it depended on.
+    """A search that found too few GPUs, with its input.
 
-    ``room`` is what was found on all nodes. ``turn`` is the number of the pass over all gangs.
+    ``plan`` is the result without the nodes in ``closed``, ``room`` the result with all nodes. ``freed`` is the
+    cluster's counter of freed room, ``turn`` the number of the pass over all gangs.
     """
 
     question: _Question
@@ -38,16 +39,16 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result still holds; room that was reserved for another gang may be taken after a while."""
+        """Return whether the result is still valid. It expires if ``room`` fits, since others may use that room."""
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
 class GangSearches:
-    """Its memory is bounded by the gangs with unbound pods."""
+    """The searches of all gangs. Memory is bounded by the gangs with unbound pods."""
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
-        # Searches in the empty cluster: the question, the cluster's change number, and the result.
+        # Searches in the empty cluster: the question, ``grown`` of the cluster, and the result.
         self._alone: dict[GangName, tuple[_Question, int, GangPlan]] = {}
         self._freed, self._left, self._turn = 0, 0, 0
 
@@ -63,10 +64,10 @@ class GangSearches:
     def find(self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None) -> GangPlan | None:
         """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a later round.
 
-        ``kept`` is how many pods have reservations although the gang does not fit, None if none may have.
+        ``kept`` is how many pods have reservations although the gang does not fit, None if no pod may have one.
 
         Raises:
-            RequestError: a pod asks for GPUs in a way that can never be served.
+            RequestError: the GPU request of a pod can never be served.
         """
         question = frozenset(pod.metadata.uid for pod in gang.unreserved), gang.needed
         failed = self._failed.get(gang.name)
@@ -106,9 +107,9 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches, of each gang only as many as have to start together.
+        """Return the pods without room in the latest searches; of each gang only as many as must start together.
 
-        Gangs for which ``served`` returns something are left out.
+        A gang is left out if ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():
@@ -126,7 +127,7 @@ class GangSearches:
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that at least one of a gang's unreserved pods could use if they were empty."""
+    """Return the nodes that at least one unreserved pod of a gang could use if the cluster were empty."""
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]

@@ -3,9 +3,9 @@
 A crash in between does no harm. While reservations of a plan are missing, the extender binds none of its pods; the next
 leader finds the other reservations in the API server and completes the plan, or makes a new one.
 
-A plan that the extender may start must not be changed at the same time. So of a gang's writes, the first pods of the
-plans that end are written first, then the first pod of the new plan, then all others. Each write is conditional on the
-known version of its pod, and if one fails, the later ones are not sent.
+The extender must not start a plan while it is being changed. So the writes of a gang have an order: the first pods of
+old plans, then the first pod of the new plan, then all other pods. Each write is conditional on the known version of
+its pod, and if one fails, the later ones are not sent.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class GangWriter:
             except KubeError as error:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
                 memory.was_refused(each, why, error)
-                self._changed()  # others may be chosen, or the places given up
+                self._changed()  # other victims may be chosen, or the reservations given up
                 for pod in each.about or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
@@ -137,19 +137,19 @@ class GangWriter:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Return to the known version of a pod; if the write was executed all the same, the watch will show it."""
+        """Revert to the known version of a pod. If the write was executed nevertheless, the watch will show it."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):
             self._cluster_state.pod_gone(pod)
             return
         self._cluster_state.not_written(pod)
-        if not isinstance(error, Conflict):  # the watch will wake it
+        if not isinstance(error, Conflict):  # after a conflict, the watch starts the next round
             self._changed()
 
 
 def _stage(write: ReservationPatch) -> int:
-    """Return the position of a write among those of its gang."""
+    """Return the position of a write in the order of its gang's writes; see the module's docstring."""
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0

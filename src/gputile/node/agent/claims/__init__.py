@@ -1,1 +1,1 @@
-"""Gives the node's GPUs by ResourceClaims: offers them, prepares claims and releases them."""
+"""Serves the node's GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares claims."""

@@ -1,8 +1,9 @@
-"""Makes the ResourceSlice that offers a node's GPUs to claims.
+"""Builds the ResourceSlice that offers a node's GPUs to claims.
 
-kube-scheduler takes the first device that fits, in the order of the slice. Nothing in a slice depends on use: each
-change makes kube-scheduler try all pods again that wait for devices, and an autoscaler copies the slice for the next
-node of a group, use and all. In the modes with isolation claims share a GPU; in all others each has a device alone.
+kube-scheduler takes the first device that fits, in the order of the slice. A slice does not depend on the use of the
+GPUs: each change makes kube-scheduler retry all pods that wait for devices, and an autoscaler copies the slice of an
+existing node for new nodes of its group. In the modes with isolation, claims share a GPU; in all others a device has
+only one claim.
 """
 
 import re
@@ -39,7 +40,7 @@ _LONGEST_NAME: Final = 63
 
 
 def instance_name(instance: MigDevice) -> str:
-    """Return how a ResourceSlice names a MIG instance: by its GPU and its UUID, as a DNS label."""
+    """Return the name of a MIG instance in a ResourceSlice: its GPU and UUID, as a DNS label."""
     name = f"{device_name(instance.index)}-{instance.uuid.lower()}"
     return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
 
@@ -49,7 +50,7 @@ def slice_name(node: Node) -> str:
 
 
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
-    """Return the GPU or MIG instance that a ResourceSlice names so, None where it is not there."""
+    """Return the GPU or MIG instance that has this name in a ResourceSlice; None if it does not exist."""
     index = gpu_index(name)
     gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
     return gpu or next((each for each in config.instances if instance_name(each) == name), None)
@@ -58,9 +59,9 @@ def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
 def slice_of(
     node: Node, config: NodeConfig, machine: ProbedMachine, most_pods: int, *, taints: bool = True
 ) -> ResourceSlice:
-    """Return what a node offers to claims, of which at most ``most_pods`` share a GPU.
+    """Build the slice of a node; at most ``most_pods`` claims may share a GPU.
 
-    Devices that are not healthy have a taint; without ``taints``, where the API server knows none, they are left out.
+    Unhealthy devices have a taint. If the API server does not support ``taints``, they are omitted.
     """
     meta = node.metadata
     owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True)
@@ -74,7 +75,7 @@ def slice_of(
 
 
 def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[str]:
-    """Return the fields that an API server has not stored, since their feature gate is off there."""
+    """Return the fields that the API server dropped because their feature gate is disabled."""
     there, lost = {each.name: each for each in stored.spec.devices}, set()
     for device in wanted.spec.devices:
         kept = there.get(device.name, SliceDevice(name=device.name))
@@ -126,7 +127,7 @@ def _attributes(gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bo
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return what claims may take of a GPU. Who names no memory or compute gets all of it; each claim is one pod."""
+    """Return the capacity of a shared GPU. A claim gets all of what it does not limit, and counts as one pod."""
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
     memory = CapacityPolicy(default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi"))
     found = {MEMORY: DeviceCapacity(value=size, request_policy=memory)}
@@ -146,7 +147,7 @@ def _taints(*, healthy: bool) -> tuple[DeviceTaint, ...]:
 
 
 def binary_quantity(mib: int) -> str:
-    """Return a size as the API server writes it.
+    """Format a size as the API server does.
 
     >>> binary_quantity(81920)
     '80Gi'
@@ -159,12 +160,12 @@ def binary_quantity(mib: int) -> str:
 
 
 def _version(text: str) -> str:
-    """Return a version as semver.org has it, with three numbers and no leading zeros; "" where there is no number."""
+    """Convert a version to semver.org: three numbers without leading zeros; "" if there is no number but 0."""
     numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
     return ".".join([*numbers, "0", "0"][:3]) if numbers and any(number != "0" for number in numbers) else ""
 
 
 def _bus_id(text: str) -> str:
-    """Return a bus ID of nvidia-smi as the kernel writes it: ``0000:3b:00.0`` for ``00000000:3B:00.0``."""
+    """Convert a bus ID of nvidia-smi to the kernel's format: ``00000000:3B:00.0`` to ``0000:3b:00.0``."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -1,1 +1,1 @@
-"""Keeps files: the checkpoint, and what containers mount."""
+"""Manages the agent's files: its checkpoint, and the files that containers mount."""

@@ -1,11 +1,10 @@
-"""Lists what an isolated container gets mounted beside its allocation.
+"""Lists and checks the mounts of isolated containers: the library, its preload file, the usage file.
 
-These are the library, what loads it, and where it counts.
-
-The kubelet keeps the answer to ``Allocate`` as long as the pod is there, and starts its containers with that whatever
-has become of the node meanwhile. So before each start the agent checks that the answer has the library, and that the
-files that it names have the right content and can be loaded: the container runtime makes a directory where a file is
-missing, and the loader ignores that, as it ignores a library on a file system that is mounted ``noexec``.
+The kubelet keeps the Allocate response for the life of the pod and starts its containers with it, even if the node has
+changed meanwhile. So before each start the agent checks that the response contains the library, and that the files in
+it have the right content and can be loaded. Otherwise a container could run without limits: if a file is missing, the
+container runtime creates a directory in its place, and the dynamic loader ignores that, as it ignores a library on a
+file system that is mounted ``noexec``.
 """
 
 import logging
@@ -41,11 +40,11 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 class NotIsolated(Exception):
-    """A container must not start: it would not be held to its limits. The text says why, and what to do."""
+    """A container must not start, since its limits would not be enforced. The text names the reason and the remedy."""
 
 
 class IsolationMounts:
-    """The library on this node. ``state`` is the agent's directory, ``host_state`` what the host calls it."""
+    """The library on this node. ``state`` is the agent's state directory, ``host_state`` its path on the host."""
 
     def __init__(self, state: Path, host_state: Path, usage: UsageFiles) -> None:
         self._state = state
@@ -55,9 +54,9 @@ class IsolationMounts:
         self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
-        """Return an isolated container's mounts beside its allocation's ``directory``; none where there is no library.
+        """Return an isolated container's mounts, apart from its allocation ``directory``; none if there is no library.
 
-        Their files need not be there yet: ``prepare`` sees to that.
+        The mounted files need not exist yet: ``prepare`` creates them.
         """
         if mode not in LIBRARY_MODES:
             return []
@@ -77,12 +76,13 @@ class IsolationMounts:
         ]
 
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str] | None) -> Path | None:
-        """Have what a container mounts at its place; return the file to count in, None where it is not isolated.
+        """Install the library at the paths that a container mounts; return its usage file, None if it is not isolated.
 
-        ``mounts`` are the host's paths by the container's, as they were answered; None where nobody knows that.
+        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the container's; None if
+        they are unknown.
 
         Raises:
-            NotIsolated: it must not start.
+            NotIsolated: the container must not start.
         """
         if mode not in LIBRARY_MODES:
             return None

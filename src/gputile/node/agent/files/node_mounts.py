@@ -1,18 +1,18 @@
-"""Makes the mounts of the agent's init container.
+"""Mounts the file systems that the agent needs on its node.
 
 ``python -m gputile.node.agent.files.node_mounts MIB USAGE STATE [PIPES]``
 
-The chart runs it as an init container of the agent, the only thing of the agent that may mount. The mounts are made
-in directories of the host whose mounts are shared, and stay there when the container ends.
+The chart runs it as an init container of the agent, which is the only part of the agent that may mount. The mounts are
+in directories of the host with shared mount propagation, and remain when the container ends.
 
-The file of each container has a file system of its own, a place: what a container makes its file longer by, and the
-extended attributes that it gives it, are limited there alone (tmpfs(5): ``size`` and ``nr_inodes``, which counts these
-attributes too). Nobody could take either back, since root of a container may give its file to another user.
+The usage file of each container has its own small file system, a place. It limits by how much a container can extend
+its file, and the extended attributes that it can add (tmpfs(5): ``size`` and ``nr_inodes``, which counts these
+attributes too). The agent could undo neither, since root in a container may give its file to another user.
 
-On a file system that is mounted ``nosuid`` the host runs no program as root that a container left there. The agent sees
-a directory of the host through a mount of its container's own, which need not have the host's flags: runc of 1.2 and
-later gives it those that the pod asks for, and a pod can ask for none. So a file system that gputile has mounted
-itself, which is never done without the flag, is known by its source.
+On a file system that is mounted ``nosuid`` the host runs no program of a container as root. The agent sees a directory
+of the host through a mount in its own container, which may have other flags than the host's mount: runc 1.2 and later
+sets the flags that the pod requests, and a pod cannot request ``nosuid``. So the agent recognizes a file system that
+gputile has mounted, which always has the flag, by its source.
 """
 
 import ctypes
@@ -30,13 +30,13 @@ NOEXEC: Final = 8
 REMOUNT: Final = 32
 BIND: Final = 4096
 SOURCE: Final = "gputile-usage"
-LIBRARY_DIRECTORY: Final = "library"  # below the agent's own
-PLACES: Final = "containers"  # the directory of the places, beside that of the files
+LIBRARY_DIRECTORY: Final = "library"  # in the agent's state directory
+PLACES: Final = "containers"  # the directory of the places, a sibling of the directory of the files
 _OURS: Final = ["tmpfs", SOURCE]
 
 
 class Mount(NamedTuple):
-    """Where something is mounted, the number of its device, and its type with its source."""
+    """A mount: its mount point, its device number, and its file system type with its source."""
 
     place: str
     device: str
@@ -44,7 +44,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in their order: of those at one place the last one is seen (proc(5), ``mountinfo``)."""
+    """Return all mounts in order: the last one at a mount point hides the others (proc(5), ``mountinfo``)."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
@@ -54,10 +54,10 @@ def mounts() -> list[Mount]:
 
 
 def mount(source: str | Path, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """Mount something.
+    """Call mount(2).
 
     Raises:
-        OSError: it cannot be mounted, or this process may not mount.
+        OSError: the call fails, for example because this process may not mount.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(source), os.fsencode(target), kind.encode()
@@ -67,10 +67,10 @@ def mount(source: str | Path, target: Path, kind: str, flags: int, options: str 
 
 
 def is_nosuid(directory: Path) -> bool:
-    """Return whether the file system of ``directory`` is mounted ``nosuid``, here or as far as the host is concerned.
+    """Return whether the file system of ``directory`` is mounted ``nosuid``, in this container or on the host.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: the directory cannot be read.
     """
     if os.statvfs(directory).f_flag & os.ST_NOSUID:
         return True
@@ -87,15 +87,15 @@ def mount_points() -> frozenset[str]:
     return frozenset(place for place, kind in {each.place: each.kind for each in mounts()}.items() if kind == _OURS)
 
 
-PLACE_BYTES: Final = 2 * USAGE_BYTES  # while the file of a container that has ended is still mounted there is a second
-_PLACE_INODES: Final = 4  # the directory, the two files, and one for the time in which such a file is replaced
-_INODES_A_MIB: Final = 64  # of a file system that containers share; each, and 1 KiB of attributes, counts as one
-SEVERAL: Final = "cards-"  # what the directory of the MPS daemon of several GPUs begins with
-_OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)  # what an agent leaves there where nothing is mounted
+PLACE_BYTES: Final = 2 * USAGE_BYTES  # room for two files: that of an ended container may still be mounted
+_PLACE_INODES: Final = 4  # the directory, the two files, and a temporary file that replaces one of them
+_INODES_A_MIB: Final = 64  # of a shared file system; a file, or 1 KiB of attributes, takes one inode
+SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
+_OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)  # names that an agent creates there if nothing is mounted
 
 
 def mount_usage(directory: Path, mib: int) -> None:
-    """Mount places for the files of as many containers as ``mib`` MiB are enough for below ``directory``.
+    """Mount as many places for the files of containers in ``directory`` as fit into ``mib`` MiB.
 
     Raises:
         OSError: as for ``mount_small``.
@@ -105,7 +105,7 @@ def mount_usage(directory: Path, mib: int) -> None:
 
 
 def mount_places(directory: Path, count: int) -> None:
-    """Have ``count`` places below ``directory`` at least; those that are there stay as they are.
+    """Mount places in ``directory`` until there are at least ``count``; existing ones are not changed.
 
     Raises:
         OSError: this process may not mount.
@@ -119,10 +119,10 @@ def mount_places(directory: Path, count: int) -> None:
 
 
 def mount_small(directory: Path, mib: int) -> None:
-    """Mount a file system of ``mib`` MiB in memory at ``directory``, or give the one that is there this size.
+    """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize the existing one.
 
     Raises:
-        OSError: this process may not mount, more is in use there than ``mib``, or others' files would be hidden.
+        OSError: this process may not mount, more than ``mib`` MiB are in use, or the mount would hide foreign files.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
@@ -138,16 +138,16 @@ def _mount(directory: Path, options: str, flags: int = 0) -> None:
 
 
 def mount_library(state: Path) -> None:
-    """Mount the library's directory of the agent's directory ``state`` onto itself.
+    """Bind-mount the library's directory in the agent's ``state`` directory onto itself.
 
-    A host may have that file system mounted ``noexec``, and a container's mount of the library then has the flag too,
-    always so in a user namespace: the loader runs programs without the library. runc of 1.2 and later gives the mounts
-    of a pod's volumes the flags that the pod asks for, and so the agent could not know. A mount below such a volume
-    begins with the volume's flags and is left alone afterwards: the host, its containers and the agent see the
-    same. Either none of them has the flag, or the agent sees it and starts no container (``must_be_loadable``).
+    The host may have mounted that file system ``noexec``. A container's mount of the library then has the flag too, in
+    a user namespace always, and the loader runs programs without the library. runc 1.2 and later sets the flags that a
+    pod requests on the mounts of its volumes, so the agent could not see the host's flag there. A mount inside such a
+    volume starts with the flags of the volume and keeps them, so host, containers and agent see the same flags. Either
+    ``noexec`` is not set, or the agent sees it and starts no container (``must_be_loadable``).
 
     Raises:
-        OSError: this process may not mount, or the directory cannot be made.
+        OSError: this process may not mount, or the directory cannot be created.
     """
     directory = state / LIBRARY_DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)

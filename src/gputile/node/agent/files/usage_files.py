@@ -1,11 +1,13 @@
-"""Keeps the files in which containers count the memory they hold: all of the node they can write.
+"""Manages the files in which containers count their GPU memory.
 
-Whoever is root in a container may change the mode of such a file, and so could leave a program there that runs as root
-for every user of the node. So the files are on a file system that is mounted ``nosuid`` (mount(8)), below directories
-that are closed to the node's other users. They are in memory and full from the start: making one longer takes room of
-that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
+They are the only files of the node that containers can write. Root in a container may change the mode of such a file,
+and could leave a program there that runs as root for every user of the node. So the files are on a file system that is
+mounted ``nosuid`` (mount(8)), in directories that other users of the node cannot enter. They are in memory and have
+their full size from the start. Extending one uses space of that file system and the container's own memory (cgroup-v2,
+"Memory Ownership"), but not the node's disk.
 
-Where the node has places (``node_mounts``), each file is in one of its own, and the directory has a link to it.
+If the node has a separate file system for each file (a place, see ``node_mounts``), each file is in its own place, and
+the directory has a symbolic link to it.
 """
 
 import contextlib
@@ -25,15 +27,15 @@ from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
-CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
-_OPEN: Final = 0o666  # the container's user can be anybody
+CLOSED: Final = 0o700  # the files themselves are mounted, so containers need no access to the directories
+_OPEN: Final = 0o666  # the container may run as any user
 
 
 def close_to_others(directory: Path, mode: int = CLOSED) -> None:
-    """Make a directory where there is none, and give the node's other users no more than ``mode`` says.
+    """Create the directory if it is missing, and set its ``mode``.
 
     Raises:
-        OSError: it cannot be made, is no directory, or is another user's.
+        OSError: it cannot be created, is no directory, or belongs to another user.
     """
     if not directory.is_dir():
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -45,10 +47,10 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
 
 
 class UsageFiles:
-    """The files of all containers on the node, by the names of their allocations' directories.
+    """The usage files of all containers on the node, by the names of their allocation directories.
 
-    ``directory`` has the same path on the host: the answers to ``Allocate`` name it. Nobody else has files there, since
-    those that are no container's are removed.
+    ``directory`` has the same path on the host, since Allocate responses contain it. It must contain no other files:
+    files that belong to no container are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -65,7 +67,7 @@ class UsageFiles:
             return path
 
     def problem(self) -> str | None:
-        """Return why no container may be given a file here, None if one may."""
+        """Return why the directory cannot be used for the files of containers; None if it can."""
         try:
             close_to_others(self.directory)
             safe = is_nosuid(self.directory)
@@ -80,10 +82,10 @@ class UsageFiles:
         )
 
     def make(self, path: Path) -> None:
-        """Make the file of a container that is about to be created: one that says that nothing is held.
+        """Create the file of a container that is about to be created, filled with zeros.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         self.cut_back()
         remove_placeholder(path)
@@ -101,10 +103,10 @@ class UsageFiles:
         beside.replace(path)
 
     def _place(self, path: Path) -> Path | None:
-        """Return the place of a container's file: its own, or one that is free; None where the node has no places.
+        """Return the place for a container's file: its own, or a free one; None if the node has no places.
 
         Raises:
-            OSError: all are taken.
+            OSError: all places are in use.
         """
         places = self._places()
         if not places:
@@ -114,14 +116,14 @@ class UsageFiles:
             return own
         for place in self._unused(places):
             inodes = os.statvfs(place)
-            # The directory alone. A file without a name is there as long as somebody has it mounted or open.
+            # Only the directory itself. A deleted file still counts while it is mounted or open.
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
         text = f"all {len(places)} places for the files of containers are taken: have more mounted (agent.usageMiB)"
         raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
-        """Return each place, and the name of the container that it is for."""
+        """Return the places, each with the name of its container's file; None if the place is unused."""
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
         if not places:
@@ -130,12 +132,12 @@ class UsageFiles:
         return {Path(each): links.get(self._target(Path(each))) for each in places}
 
     def _target(self, place: Path) -> str:
-        """Return what the link of the container has that a place is for."""
+        """Return the target of the symbolic link to the file in a place."""
         return f"../{PLACES}/{place.name}/{USAGE}"
 
     @staticmethod
     def _unused(places: Mapping[Path, str | None]) -> Iterator[Path]:
-        """Yield the places that are for no container, without the files that others had there."""
+        """Yield the unused places, after removing the files of earlier containers."""
         for place, link in places.items():
             if link is None:
                 for left in place.iterdir():
@@ -143,7 +145,7 @@ class UsageFiles:
                 yield place
 
     def cut_back(self) -> None:
-        """Take back what containers have made their files longer by. What is in a place of its own ends there."""
+        """Truncate files that containers have extended. Files in places need not be: the place limits their size."""
         for each in self._files():
             if each.is_symlink():
                 continue
@@ -162,8 +164,8 @@ class UsageFiles:
     def is_held(self, name: str) -> bool:
         """Return whether a process of the container uses a GPU.
 
-        It has then locked its slot in the file, as long as it holds the driver's files too
-        (native/accounting/shared_usage.c). Root of the container can make the file one that the agent may not read.
+        Such a process locks its slot in the file for as long as it has the driver's files open
+        (native/accounting/shared_usage.c). Root in the container can make the file unreadable for the agent.
         """
         path = self.file(name)
         try:
