@@ -185,7 +185,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     assert held[namespace, "kept", "main"] == booked_gpus(pod)["main"]
     shared.plane.wait(lambda: bool(events_of(shared.plane, namespace, "kept", "GpuForgotten")), "the event")
     (told,) = set(events_of(shared.plane, namespace, "kept", "GpuForgotten"))
-    assert "the GPU of side, " in told
+    assert "the GPU allocation of side, " in told
     assert assert_nothing_over_allocated(shared.plane) >= 1
     shared.delete_now(namespace, "kept")
     shared.create(namespace, probe_pod("next", {GPU_MEMORY: 3}))

@@ -15,7 +15,7 @@
 extern char **environ;
 
 static void show_limits(void) {
-    char line[4096];
+    static char line[1 << 16];
     FILE *file = fopen("/etc/gputile/allocation/limits.json", "r");
     if (!file) return;
     size_t size = fread(line, 1, sizeof line - 1, file);

@@ -134,6 +134,7 @@ class Agent:
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._publish_status))
+                tasks.create_task(self.slices.watch_kubelet())
         finally:
             # The worker runs this after its current step, which still uses what ``close`` frees.
             self._worker.submit(self.host.monitor.close)

@@ -23,6 +23,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
@@ -157,7 +159,7 @@ def allocate(
     pod = caller.pod if caller is not None else None
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
     try:
-        rules_of(state).check(row, devices, gpus, reused=handed_on.issuperset(ids))
+        rules_of(state).check(row, devices, gpus, reused=bool(state.unread) or handed_on.issuperset(ids))
     except Occupied:
         pass
     except AllocationConflict:
@@ -174,6 +176,10 @@ def allocate(
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)
+
+
+def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> None:
+    state.records[directory] = msgspec.structs.replace(state.records[directory], mounts=mounts)
 
 
 def environment(

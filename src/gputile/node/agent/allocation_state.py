@@ -129,10 +129,10 @@ class AllocationState:
     ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read. ``node_config`` is what the
     node offers, ``labels`` are the node's labels from which it was computed, and ``advertised`` is what was sent to the
     kubelet. ``device_table`` is derived from the following fields. ``written`` are the entries of the kubelet's
-    checkpoint when it was last read; ``unread`` is the reason why it cannot be read now. ``records`` are the records of
-    the allocation directories, by name; ``started`` are the directories whose containers were allowed to start.
-    ``of_other_plugins`` are the device IDs that other plugins have registered, by resource, as JSON. ``claims`` are the
-    prepared claims, by UID.
+    checkpoint when it was last read, or what the kubelet lists while it cannot be read; ``unread`` is the reason why it
+    cannot. ``records`` are the records of the allocation directories, by name; ``started`` are the directories whose
+    containers were allowed to start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
+    resource, as JSON. ``claims`` are the prepared claims, by UID.
     """
 
     configuration: Configuration

@@ -58,8 +58,11 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         for each in held.devices
         if each.resource == resource and each.directory in mounted
     ]
+    why = ""
+    if state.unread:
+        why = f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has no init containers"
+        found = [pair for pair in found if pair[1].directory in state.started or not _has_init(state, *pair)]
     if not found:
-        why = f": the kubelet's checkpoint cannot be read: {state.unread}" if state.unread else ""
         raise NotYet(f"no container is known yet that has these IDs of {resource}{why}")
     for held, each in found:
         if (problem := rules_of(state).given_twice(held, each)) is not None:
@@ -74,6 +77,13 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
             raise
         both = ", ".join(sorted(pods.values()))  # nobody knows which of them calls, so each waits for the others
         raise NotYet(f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them") from error
+
+
+def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
+    """Return whether the start may be that of an init container of the pod, which may have the same IDs."""
+    pod = state.pod_of(held)
+    inits = pod.pod.spec.init_containers if pod is not None else ()
+    return any(each.restart_policy != "Always" and devices.resource in each.resources.limits for each in inits)
 
 
 def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:
@@ -131,6 +141,7 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
+        mounts=devices.mounts or (),
     )
 
 

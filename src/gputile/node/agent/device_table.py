@@ -98,7 +98,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a claim has none. Until
     the container starts, ``pod``, ``uid`` and ``container`` are those of the presumed caller ("" if there was none),
-    and ``gpus`` is empty.
+    and ``gpus`` is empty. ``mounts`` is what the response mounts, each as container path and host path.
     """
 
     namespace: str
@@ -111,6 +111,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.APP
     since_ns: int = 0
+    mounts: tuple[tuple[str, str], ...] = ()
     version: int = LIMITS_VERSION
 
     @property

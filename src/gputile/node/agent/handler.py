@@ -15,7 +15,7 @@ import time
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, callers, unclear
+from gputile.node.agent.allocation import allocate, callers, record_mounts, unclear
 from gputile.node.agent.allocation_state import Caller
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
@@ -104,6 +104,8 @@ class AllocationHandler:
             self._metrics.unidentified.inc()
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
+        mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
+        record_mounts(state, allocated.directory, mounts)
         try:
             self._files.prepare(allocated, state.records[allocated.directory])
         except OSError as error:  # it is written again before the container starts

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import (
@@ -42,6 +43,8 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
+    if own is not None and state.unread and resource in own.devices:
+        own = None  # an init container may mount it, which the kubelet's list lacks
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
         both = own.devices | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
     else:
@@ -98,6 +101,29 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
         for name in state.admission.answered
         if name in state.records and resource not in state.records[name].devices
     }
+
+
+def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
+    """Return what the kubelet lists, to go by while its checkpoint cannot be read.
+
+    A container mounts the directory that was last answered with its IDs. One whose IDs are not all listed yet is left
+    out, as is one that has other amounts than the known pod asks for: it is of a later pod of the same name.
+    """
+    last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
+    for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
+        last |= {(resource, frozenset(ids)): (name, record.mounts or None) for resource, ids in record.devices.items()}
+    found = []
+    for key, listed in state.kubelet.listing.items():
+        pod = state.pods.get(key)
+        if pod is None:
+            continue
+        for container, resource, ids in listed.parts():
+            asked, uid = pod.container_request(container), pod.kubelet_uid
+            amounts = [pod.demand(asked, each) if asked is not None else 0 for each in (GPU_MEMORY, GPU_CORE)]
+            if amounts == [len(listed.ids(container, each)) for each in (GPU_MEMORY, GPU_CORE)]:
+                directory, mounts = last.get((resource, ids), (directory_name(uid, container), None))
+                found.append(KubeletEntry(uid, container, resource, ids, directory, mounts))
+    return tuple(found)
 
 
 def derive(state: AllocationState, now_ns: int) -> None:

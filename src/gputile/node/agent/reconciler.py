@@ -15,6 +15,7 @@ from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.known_pods import answered_pod
@@ -58,7 +59,8 @@ class Reconciler:
             self._records.read(state, time.time_ns())
         if listing is None:
             return False
-        lasting = self._lasting(differences(state, listing, time.time_ns()), time.monotonic())
+        found = [*differences(state, listing, time.time_ns()), *claim_corrections(state)]
+        lasting = self._lasting(found, time.monotonic())
         conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
         self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())

@@ -1,5 +1,7 @@
 """Who gets which devices, and who may start with them: by what the kubelet has written down (B1, G1, M4)."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -11,11 +13,14 @@ from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, unc
 from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.container_start import NotYet, Start, prestart
 from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
+from gputile.node.agent.files.allocation_files import NodeFiles, Records
+from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
+from gputile.node.gateway.link import NodeLock
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -45,6 +50,7 @@ class Here:
     def __init__(self, mode: Mode, *pods: KnownPod) -> None:
         config = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
         self.state = AllocationState(Configuration(), config)
+        self.records: Records | None = None
         self.now = 0
         self.know(*pods)
 
@@ -52,6 +58,14 @@ class Here:
         self.state.pods.update({pod.key: pod for pod in pods})
         self.state.pods.listed = True
         derive(self.state, self.now)
+
+    def is_upgraded(self, directory: Path) -> None:
+        """The kubelet writes its checkpoint in another format from now on."""
+        (directory / "kubelet_internal_checkpoint").write_bytes(b"another format")
+        lock = NodeLock(directory / "owner", "this agent")
+        lock.acquire()
+        self.records = Records(NodeFiles(directory / "state", lock, UsageFiles(directory / "usage")), directory)
+        self.records.read(self.state, self.now)
 
     def lists(self, pods: Shown, *, settled: bool = True) -> None:
         """The kubelet lists pods with their containers, each with what it has of each resource."""
@@ -64,6 +78,8 @@ class Here:
             for name, containers in pods.items()
         }
         self.state.record_listing(listing, 1.0, settled=settled)
+        if self.records is not None:
+            self.records.read(self.state, self.now)
         derive(self.state, self.now)
 
     def answers(self, resource: str, ids: tuple[str, ...]) -> AllocateAnswer:
@@ -248,3 +264,45 @@ def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:
     assert here.held(), "a kubelet that has just started lists its pods one after the other"
     here.lists({})
     assert here.held() == {}
+
+
+def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts(tmp_path: Path) -> None:
+    """The IDs name the directory, even if another pod was taken for the caller."""
+    here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-0", slot) for slot in range(10))
+    here.is_upgraded(tmp_path)
+    here.know(known("a", container(mem=2, core=10)))
+    here.lists({"a": {"main": {}}})
+    directory = here.answers(GPU_MEMORY, TWO).directory
+    here.know(known("b", container(mem=2, core=10)))
+    here.lists({"b": {"main": {GPU_MEMORY: TWO}}})
+    with pytest.raises(NotYet, match="its format is not known"):
+        here.starts(GPU_MEMORY, TWO)
+    here.answers(GPU_CORE, core)
+    here.lists({"b": {"main": {GPU_MEMORY: TWO, GPU_CORE: core}}})
+    (start,) = here.starts(GPU_MEMORY, TWO)
+    assert (start.directory, start.limits.pod, start.limits.container) == (directory, "b", "main")
+    assert [(share.mib, share.percent) for share in start.limits.gpus] == [(2048, 10)]
+
+
+def test_init_containers_wait_for_a_checkpoint_that_can_be_read(tmp_path: Path) -> None:
+    """The container that takes over their IDs waits too: the kubelet does not say which of them is to start."""
+    here = Here(Mode.CGPU, known("a", container(mem=2), init=(container("init", mem=2),)))
+    here.is_upgraded(tmp_path)
+    here.lists({"a": {"main": {}}})
+    directories = {here.answers(GPU_MEMORY, TWO).directory for _ in range(2)}
+    assert len(directories) == 2
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    with pytest.raises(NotYet, match="no init containers"):
+        here.starts(GPU_MEMORY, TWO)
+
+
+def test_a_listed_pod_that_was_made_anew_waits_until_it_is_known(tmp_path: Path) -> None:
+    here = Here(Mode.CGPU, known("a", container(mem=1)))
+    here.is_upgraded(tmp_path)
+    here.answers(GPU_MEMORY, TWO)
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    with pytest.raises(NotYet):
+        here.starts(GPU_MEMORY, TWO)
+    here.know(known("a", container(mem=2), uid="later"))
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    assert [start.limits.uid for start in here.starts(GPU_MEMORY, TWO)] == ["later"]

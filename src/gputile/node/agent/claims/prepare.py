@@ -1,4 +1,4 @@
-"""Decides what a claim gets when it is prepared.
+"""Decides what a prepared claim gets, and the annotations of its pod for existing tools (B9).
 
 kube-scheduler has allocated the claim's devices and counted what others have of them. The checks here catch what it
 cannot know: another claim of the same name, an allocation that was forged or is older than the node's mode, and GPUs
@@ -12,14 +12,15 @@ import msgspec
 
 from gputile.api.core import Container, Pod
 from gputile.api.resource_claims import CORES, MEMORY, AllocatedDevice, ResourceClaim
-from gputile.api.well_known import Mode
-from gputile.core.devices.allocation import GpuShare
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPUSHARE_ASSIGNED, Mode
+from gputile.core.devices.allocation import Allocation, GpuShare, binding_annotations
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import PreparedClaim, PreparedDevice
+from gputile.node.agent.differences import Correction
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
 CDI_VERSION: Final = "0.5.0"
@@ -159,3 +160,47 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
             phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
         if claims := frozenset(names.get(each.name, "") for each in container.resources.claims):
             yield container, phase, claims
+
+
+def claim_corrections(state: AllocationState) -> list[Correction]:
+    """Return the annotations for existing tools that pods with claims lack or have with other values.
+
+    No pod with whole GPUs gets any: these tools show units of shared GPUs.
+    """
+    claims: dict[str, list[PreparedClaim]] = {}
+    for each in state.claims.values():
+        claims.setdefault(each.owner, []).append(each)
+    found = []
+    for of_pod in claims.values():
+        pod = state.pod_of(of_pod[0])
+        if pod is None or not pod.alive or any(each.whole for each in of_pod):
+            continue
+        wanted = _annotations(state, pod.pod, of_pod)
+        if any(pod.pod.metadata.annotations.get(name) != text for name, text in wanted.items()):
+            found.append(Correction(pod, wanted))
+    return found
+
+
+def _annotations(state: AllocationState, pod: Pod, claims: list[PreparedClaim]) -> dict[str, str | None]:
+    containers = {
+        container.name: _sum_by_gpu([share for each in claims if each.claim in names for share in each.shares])
+        for container, _, names in containers_of(pod)
+    }
+    unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)
+    gpus = _sum_by_gpu([share for each in claims for share in each.shares])
+    there = [gpu for share in gpus if (gpu := state.node_config.gpu(share.uuid)) is not None]
+    written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), there, pod)
+    if GPUSHARE_ASSIGNED in written:
+        written[GPUSHARE_ASSIGNED] = "true"
+    return {name: text for name, text in written.items() if name != ALLOCATION_ANNOTATION}
+
+
+def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
+    found: dict[str, GpuShare] = {}
+    for share in shares:
+        before = found.get(share.uuid)
+        mib, percent = (before.mib, before.percent) if before is not None else (0, 0)
+        found[share.uuid] = msgspec.structs.replace(
+            share, mib=mib + share.mib, percent=min(100, percent + share.percent)
+        )
+    return tuple(sorted(found.values(), key=lambda share: share.index))

@@ -1,9 +1,12 @@
 """Publishes the node's ResourceSlice while it offers its GPUs by claims.
 
-The slice is applied when it changes, and once a minute, since a kubelet or somebody else may have deleted it; the API
-server writes nothing if it is there as it should. It drops fields whose feature gate is off without an error, so what
-it has stored is compared with what was sent. Without shares a node in a shared mode offers nothing; one in mode
-``default`` offers whole GPUs.
+The slice is applied when it changes, and once a minute, since somebody may have deleted it; the API server writes
+nothing if it is there as it should be. A kubelet deletes all slices of its node when it starts
+(``pkg/kubelet/cm/dra/plugin``), perhaps after it has registered the driver: for a minute from then the slice is applied
+every two seconds.
+
+The API server drops fields whose feature gate is off without an error, so what it has stored is compared with what was
+sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
 """
 
 import asyncio
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
+LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
 HEALTH_EVERY_S: Final = 600
 HEALTH_FOR_S: Final = 3600  # a kubelet that hears nothing for so long calls the health of devices unknown
 
@@ -47,6 +51,13 @@ class SlicePublisher:
         self._may_be_there = state.node_config.effective_mode.claims  # of the agent before this one
         self._dropped: frozenset[str] = frozenset()
         self._problem = ""
+
+    async def watch_kubelet(self) -> None:
+        """Wake the loop again and again while the kubelet may delete the slice."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._by_claims and self._kubelet_starts:
+                self._publish.wish()
 
     async def publish(self, machine: ProbedMachine) -> None:
         """Serve the kubelet and publish the slice, or neither, as the mode in force is. What fails is tried again."""
@@ -73,6 +84,10 @@ class SlicePublisher:
     def _by_claims(self) -> bool:
         return self._state.node_config.effective_mode.claims
 
+    @property
+    def _kubelet_starts(self) -> bool:
+        return time.monotonic() - self._kubelet.state.epoch < KUBELET_STARTS_FOR_S
+
     async def _publish_slice(self, machine: ProbedMachine) -> None:
         self._problem = self._unable()
         wanted, now = self._wanted(machine), time.monotonic()
@@ -81,7 +96,7 @@ class SlicePublisher:
                 await self._cluster.delete_slice(slice_name(self._state.node))
                 self._may_be_there = False
             self._applied = None
-        elif wanted != self._applied or now >= self._apply_again_s:
+        elif wanted != self._applied or self._kubelet_starts or now >= self._apply_again_s:
             self._may_be_there = True  # from before the answer, which may be lost
             lost = dropped_fields(wanted, await self._cluster.apply_slice(wanted))
             self._applied, self._apply_again_s = wanted, now + APPLY_EVERY_S

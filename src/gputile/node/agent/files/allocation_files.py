@@ -12,7 +12,7 @@ cut off or of an unknown version is refused as a whole.
 
 ``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
 answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file: where it cannot be read, no container with GPUs starts.
+private file: where it cannot be read, PodResources tells of all containers but init containers.
 """
 
 import logging
@@ -34,7 +34,7 @@ from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, KubeletEntry, Limits, directory_name
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.holdings import derive
+from gputile.node.agent.holdings import derive, listed_entries
 from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served, node_config_of
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
@@ -321,8 +321,10 @@ class Records:
         except OSError as error:
             self._version, problem = None, str(error)
         if problem and problem != state.unread:
-            log.error("the kubelet's checkpoint is not read, and no container with GPUs starts: %s", problem)
+            log.error("the kubelet's checkpoint cannot be read, and init containers with GPUs wait: %s", problem)
         state.unread = problem
+        if problem:
+            state.written = listed_entries(state)
         derive(state, now_ns)
 
 

@@ -1,19 +1,24 @@
-"""Which containers use a claim."""
+"""Which containers use a claim, and the annotations of their pod for existing tools."""
 
+import json
+
+import msgspec
 import pytest
 
 from gputile.api.core import PodResourceClaim, PodResourceClaimStatus
-from gputile.api.well_known import CLAIMS_LABEL, MODE_LABEL, Mode
+from gputile.api.well_known import ALLOCATION_ANNOTATION, CLAIMS_LABEL, MODE_LABEL, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
+    claim_corrections,
     containers_of,
     prepared_claim,
     with_containers,
 )
 from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.mode import LabelError, asked_for
 from gputile.node.agent.node_config import EffectiveMode
 from tests.fakes.agentcluster import NODE
@@ -67,6 +72,51 @@ def test_another_pod_of_the_name_is_refused() -> None:
     for other in (pod, None):
         with pytest.raises(ClaimRefused, match="no longer exists"):
             with_containers(state, a, other)
+
+
+@pytest.mark.requirement("B9")
+def test_existing_tools_read_the_gpus_of_claims() -> None:
+    state = claims_node(Mode.CGPU, MACHINE)
+    row(state, "a", share(1, "2Gi"))
+    pod = claiming_pod("pod", {"main": ["a"]})
+    state.pods[pod.key] = known_pod(pod, state.configuration)
+    (correction,) = claim_corrections(state)
+    assert correction.annotations == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "2",
+        "ALIYUN_COM_GPU_MEM_DEV": "8",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7",
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":2}}',
+        "gputile.io/memory-unit-mib": "1024",
+    }
+    assert ALLOCATION_ANNOTATION not in correction.annotations
+    told = msgspec.structs.replace(pod.metadata, annotations={k: str(v) for k, v in correction.annotations.items()})
+    state.pods[pod.key] = known_pod(msgspec.structs.replace(pod, metadata=told), state.configuration)
+    assert claim_corrections(state) == []
+
+
+@pytest.mark.requirement("B9")
+def test_annotations_sum_several_claims_by_container() -> None:
+    state = claims_node(Mode.CGPU, MACHINE)
+    row(state, "a", share(0, "2Gi"))
+    row(state, "b", share(1, "3Gi"), share(0, "1Gi"))
+    pod = claiming_pod("pod", {"one": ["a"], "none": [], "two": ["b"]})
+    state.pods[pod.key] = known_pod(pod, state.configuration)
+    (correction,) = claim_corrections(state)
+    told = json.loads(correction.annotations["scheduler.framework.gpushare.allocation"] or "")
+    assert told == {"0": {"0": 2}, "2": {"0": 1, "1": 3}}
+    assert "ALIYUN_COM_GPU_MEM_IDX" not in correction.annotations
+
+
+def test_whole_gpus_and_deleted_pods_get_no_annotations() -> None:
+    whole = claims_node(Mode.EXCLUSIVE, MACHINE)
+    row(whole, "a", Given("gpu-0", {}))
+    pod = claiming_pod("pod", {"main": ["a"]})
+    whole.pods[pod.key] = known_pod(pod, whole.configuration)
+    shared = claims_node(Mode.CGPU, MACHINE)
+    row(shared, "a", share(0, "1Gi"))
+    assert [claim_corrections(whole), claim_corrections(shared)] == [[], []]
 
 
 def test_the_label_goes_with_the_modes_in_which_kube_scheduler_can_allocate() -> None:

@@ -1,5 +1,7 @@
 """When the slice is written, and what is said where an API server cannot store it."""
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +15,16 @@ from gputile.api.well_known import Mode
 from gputile.kube.errors import ConnectionFailed, Forbidden, KubeError, NotFound
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.claims.publisher import APPLY_EVERY_S, SlicePublisher
+from gputile.node.agent.claims.publisher import APPLY_EVERY_S, KUBELET_STARTS_FOR_S, SlicePublisher
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
-from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims
+from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims, State
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.claims import claims_node
 from tests.integration.agent.scene import machine
 
+PATIENCE_S = 60.0
 MACHINE = machine([8192, 8192])
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]
 
@@ -66,8 +69,9 @@ class Scene:
         self.state.node = Node(metadata=ObjectMeta(name=NODE, uid="node"))
         (directory / "plugins_registry").mkdir()
         paths = HostPaths(pod_resources=directory / "pod-resources" / "kubelet.sock", cdi=directory / "cdi")
-        self.store, self.heard = SliceStore(), Heard()
-        self.publisher = SlicePublisher(self.state, self.store, KubeletLink(self.heard), paths, Wakeup())
+        self.store, self.heard, self.wakeup = SliceStore(), Heard(), Wakeup()
+        self.kubelet = KubeletLink(self.heard)
+        self.publisher = SlicePublisher(self.state, self.store, self.kubelet, paths, self.wakeup)
 
     async def publish(self) -> str:
         """Publish; return what the condition says, "" where nothing is wrong."""
@@ -91,6 +95,29 @@ async def test_a_slice_is_applied_once_a_minute_whatever_has_become_of_it(
     await here.publish()
     assert here.store.writes == 2
     assert len(here.store.slices) == 1
+
+
+async def test_a_slice_is_applied_every_few_seconds_after_a_kubelet_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deletes all slices of its node, before or after it has registered the driver."""
+    monkeypatch.setattr("gputile.node.agent.claims.publisher.LOOK_EVERY_S", 0.001)
+    here = Scene(tmp_path)
+    await here.publish()
+    await here.publish()
+    assert here.store.writes == 1
+    watching = asyncio.create_task(here.publisher.watch_kubelet())
+    here.kubelet.state = State(epoch=time.monotonic())
+    for _ in range(2):
+        here.store.slices.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            await here.wakeup.wait(2 * PATIENCE_S)
+        await here.publish()
+        assert len(here.store.slices) == 1
+    here.kubelet.state = State(epoch=time.monotonic() - KUBELET_STARTS_FOR_S)
+    await here.publish()
+    assert here.store.writes == 3
+    watching.cancel()
 
 
 async def test_the_kubelet_is_served_with_the_health_of_each_gpu(tmp_path: Path) -> None:
