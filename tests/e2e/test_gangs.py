@@ -73,7 +73,7 @@ def test_a_gang_of_5_on_capacity_for_3_starts_none_and_says_why(small: ControlPl
 def test_a_gang_that_can_never_fit_says_so_and_holds_nobody_up(small: ControlPlane, namespace: str) -> None:
     create(small, namespace, [member("huge", 9, i) for i in range(9)])
     create(small, namespace, [member("modest", 8, i) for i in range(8)])
-    text = "the empty cluster has room for 8"
+    text = "an empty cluster has room for 8"
     small.wait(lambda: any(text in m for m in events_of(small, namespace, "huge-0", "GangTooLarge")), text)
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 8, "the other gang to start")
     assert all(name.startswith("modest") for name in bound(pods_in(small, namespace)))

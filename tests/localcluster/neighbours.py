@@ -62,7 +62,7 @@ def node_pool(name: str, instance: str, labels: Mapping[str, str]) -> dict[str, 
 def karpenter(plane: ControlPlane, program: Path, instance_types: list[dict[str, Any]]) -> Iterator[Process]:
     """Run Karpenter with these types of machines and no NodePool, for as long as the context lasts."""
     plane.kubectl("apply", "--server-side", *(f"--filename={definition}" for definition in _karpenter_definitions()))
-    plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=300s")
+    _wait_established(plane)
     types = plane.directory / "instance-types.json"
     types.write_text(json.dumps(instance_types))
     node_class = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": _CLASS["kind"], "metadata": {"name": "default"}}
@@ -80,6 +80,17 @@ def karpenter(plane: ControlPlane, program: Path, instance_types: list[dict[str,
     }
     with plane.start_process("karpenter", [program], environment=environment) as process:
         yield process
+
+
+def _wait_established(plane: ControlPlane) -> None:
+    """Wait until all kinds are served. `kubectl wait` fails if a definition has no conditions yet."""
+
+    def are_established() -> bool:
+        found = plane.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+        conditions = [each.get("status", {}).get("conditions") or [] for each in found]
+        return all(any(c["type"] == "Established" and c["status"] == "True" for c in each) for each in conditions)
+
+    plane.wait(are_established, "all kinds to be served")
 
 
 def remove_kinds(plane: ControlPlane) -> None:
@@ -101,7 +112,7 @@ def kueue_kinds(plane: ControlPlane) -> Iterator[None]:
     definitions = [f"--filename={definition}" for definition in _kueue_definitions()]
     plane.kubectl("apply", "--server-side", *definitions)
     try:
-        plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=300s")
+        _wait_established(plane)
         yield
     finally:
         plane.kubectl("delete", "--ignore-not-found", *definitions)
