@@ -22,13 +22,17 @@ void gputile_pin_driver(void) {
         last_error();
 }
 
+static void set_once(void **field, void *value) {
+    void *none = NULL;
+    if (value) __atomic_compare_exchange_n(field, &none, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
 const struct gputile_driver *gputile_driver(void) {
     static struct gputile_driver driver;
     static int loaded;
     if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_is_loaded()) return &driver;
-    /* Two threads may both come here: they write the same. */
-#define X(field, symbol, parameters) \
-    __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
+    /* Two threads may both come here. What one has written, others may read already: nobody writes it again. */
+#define X(field, symbol, parameters) set_once((void **)&driver.field, gputile_driver_symbol(symbol));
     GPUTILE_DRIVER_FUNCTIONS(X)
 #undef X
     __atomic_store_n(&loaded, 1, __ATOMIC_RELEASE);

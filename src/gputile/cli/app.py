@@ -49,7 +49,7 @@ PEOPLE: Mapping[str, Entry] = {
     "explain": Entry(
         "explain",
         "explain",
-        "Say why a pod is where it is, or why it is pending, and what would help.",
+        "Explain where a pod runs, or why it is pending, and what would help.",
         ("explain web-5d4f-a -n team-a", "explain deployment/web", "explain team-a/web-5d4f-a --all -o yaml"),
     ),
     "top": Entry(

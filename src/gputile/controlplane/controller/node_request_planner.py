@@ -51,7 +51,7 @@ _BEYOND_MOST: Final = (
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _NodeAttempt:
     """Requests for nodes of a type without a break.
 
     ``newest_ns`` is the latest creation of a node, ``joined`` how many nodes have joined, ``wanted`` how many pods have
@@ -76,7 +76,7 @@ class NodeBackoff:
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
-        self._attempts: dict[str, _Attempt] = {}  # by type
+        self._attempts: dict[str, _NodeAttempt] = {}  # by type
         self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: number of attempts, latest end
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
@@ -92,7 +92,7 @@ class NodeBackoff:
         if not uids and type_name not in self._attempts:
             return False
         newest_ns = max(created_ns, default=0)
-        attempt = self._attempts.setdefault(type_name, _Attempt(now_ns, newest_ns))
+        attempt = self._attempts.setdefault(type_name, _NodeAttempt(now_ns, newest_ns))
         attempt.joined += sum(each > attempt.newest_ns for each in created_ns)
         attempt.newest_ns = max(attempt.newest_ns, newest_ns)
         attempt.wanted += len(uids - attempt.uids)
