@@ -80,7 +80,9 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         if not remembered:
             await here.stop_agent()
             (here.host_paths.state / "checkpoint.json").unlink()
+            await here.until_offered(GPU_MEMORY, 0)  # the kubelet refuses pods until the new ones have registered
             await here.start_agent()
+            await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(2.0)  # the kubelet tries again and again
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
