@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pynvml  # type: ignore[import-untyped]
+
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from gputile.node.arbiter.agent_messages import GpuClaim
@@ -58,6 +60,12 @@ class RealGpu:
 
     def environment(self) -> Mapping[str, str]:
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def used_by_pid() -> dict[int, int]:
+    """Return the bytes of each process on the first GPU, by NVML. A session with NVML must be open."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return {each.pid: each.usedGpuMemory or 0 for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
 
 
 def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
