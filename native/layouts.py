@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node import native_layouts
-from gputile.node.arbiter.protocol import MessageKind
+from gputile.node.arbiter.messages import MessageKind
 from gputile.node.native_layouts import Field, Layout
 
 NATIVE: Final = Path(__file__).parent

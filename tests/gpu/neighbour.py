@@ -24,7 +24,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.simulated_gpus import SimulatedGpus
 from gputile.node.nvml.nvml_probe import open_real
 from tests.fakes.cuda import FakeGpus

@@ -53,7 +53,7 @@ from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment
+from gputile.node.arbiter.messages import Assignment
 from gputile.node.gateway.link import (
     Advertise,
     Call,

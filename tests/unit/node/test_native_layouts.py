@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from native.layouts import headers
 
-from gputile.node.arbiter.protocol import Message, MessageKind
+from gputile.node.arbiter.messages import Message, MessageKind
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.native_layouts import (
     ARBITER_MESSAGE,

@@ -19,8 +19,7 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
-from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
