@@ -23,7 +23,7 @@ from gputile.node.arbiter.messages import (
     decode,
     uuid_fields,
 )
-from gputile.node.arbiter.server import CONNECTION_COST, Arbiter, Connection
+from gputile.node.arbiter.server import CONNECTION_COST, Arbiter, ContainerConnection
 from tests.conftest import HANGS_S
 from tests.integration.arbiter.process import ArbiterProcess
 
@@ -187,7 +187,7 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     (path,) = arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
     here.setblocking(False)
-    connection = Connection(str(path.parent), 1, here, arbiter, MessageQueue(loop))
+    connection = ContainerConnection(str(path.parent), 1, here, arbiter, MessageQueue(loop))
     there.sendall(GREETING)
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
     connection.pause()

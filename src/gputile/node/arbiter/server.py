@@ -134,7 +134,7 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
     return listening, file
 
 
-class Connection(_SocketSource):
+class ContainerConnection(_SocketSource):
     """The connection to the process ``member`` of a container.
 
     Unread messages stay in the kernel, where they count as the sender's memory.
@@ -262,7 +262,7 @@ class Arbiter:
         self._containers: dict[str, _ConnectedContainer] = {}
         self._queue = MessageQueue(asyncio.get_running_loop())
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
 
     def assign(self, assignment: Assignment) -> None:
@@ -356,7 +356,9 @@ class Arbiter:
             accepted.close()
             return
         self._last_member += 1
-        self._connections[self._last_member] = Connection(allocation, self._last_member, accepted, self, self._queue)
+        self._connections[self._last_member] = ContainerConnection(
+            allocation, self._last_member, accepted, self, self._queue
+        )
         container.members.add(self._last_member)
 
     # -- internal

@@ -13,8 +13,8 @@ from typing import Final
 import grpc
 
 from gputile.api.well_known import DRIVER
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import has_listener
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from gputile.node.gateway.registration import Carry, Context, Handlers, KubeletSocket
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from typing import TypeAlias
 import grpc
 
 from gputile.api.quantity import MIB
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import has_listener
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 
