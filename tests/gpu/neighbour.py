@@ -25,7 +25,6 @@ import pynvml  # type: ignore[import-untyped]
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from gputile.node.arbiter.messages import GpuClaim
-from gputile.node.isolation.simulated_gpus import SimulatedGpus
 from gputile.node.nvml.nvml_probe import open_real
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.process import ArbiterProcess
@@ -77,7 +76,7 @@ def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
     (fills,) = _side_by_side([(batch, direct)])
     yield _row(ALONE, [latencies, fills])
     yield _row("driver", _side_by_side([(service, direct), (batch, direct)]))
-    if not isinstance(gpus, SimulatedGpus) and shutil.which(PROGRAM):
+    if not isinstance(gpus, FakeGpus) and shutil.which(PROGRAM):
         yield _row("MPS", asyncio.run(_by_mps(gpus.uuids[0], service, batch, direct, scratch)))
     claims = {"service": [GpuClaim(gpus.uuids[0], 9, priority=100)], "batch": [GpuClaim(gpus.uuids[0], 1)]}
     for quantum in QUANTA_MS:

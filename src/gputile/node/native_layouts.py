@@ -52,13 +52,6 @@ SHARE_END: Final = "end"
 SHARE_WHOLE: Final = 1_000_000
 """All of a GPU's time; shares are parts of this number."""
 
-SIMULATED_MAGIC: Final = 0x64756366
-SIMULATED_MOST_GPUS: Final = 8
-SIMULATED_MOST_PROCESSES: Final = 256
-
-
-RESERVED: Final = "reserved"
-
 
 @dataclass(frozen=True)
 class Field:
@@ -100,7 +93,7 @@ class Layout:
 
     @property
     def struct(self) -> struct.Struct:
-        """The ``struct`` format: an array of bytes is one value, other numbers one each; reserved fields have none.
+        """The ``struct`` format: an array of bytes is one value, other numbers one each.
 
         Raises:
             ValueError: it contains structures.
@@ -109,10 +102,7 @@ class Layout:
         for field in self.fields:
             if isinstance(field.type, Layout):
                 raise ValueError(f"{self.name} contains structures")
-            if field.name == RESERVED:
-                letters.append(f"{field.size}x")
-            else:
-                letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
+            letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
         return struct.Struct("<" + "".join(letters))
 
 
@@ -151,52 +141,4 @@ USAGE: Final = Layout(
         Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
         Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
     ),
-)
-
-SIMULATED_HEADER: Final = Layout(
-    "simulated_header", (Field("magic", "I"), Field("gpus", "I"), Field("driver_version", "I"), Field("unused", "I"))
-)
-SIMULATED_GPU: Final = Layout(
-    "simulated_gpu",
-    (
-        Field("uuid", "B", 16),
-        Field("total", "Q", meaning="bytes"),
-        Field("used", "Q"),
-        Field("peak", "Q", meaning="the most that was ever in use"),
-        Field("context_bytes", "Q", meaning="what a context takes"),
-        Field("module_bytes", "Q", meaning="what a loaded module takes"),
-        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted"),
-        Field("busy_ns", "Q"),
-        Field("launches", "Q"),
-        Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
-        Field(RESERVED, "Q", 5),
-    ),
-)
-SIMULATED_PROCESS: Final = Layout(
-    "simulated_process",
-    (
-        Field("pid", "i"),
-        Field(RESERVED, "I"),
-        Field("used", "Q", SIMULATED_MOST_GPUS, "bytes"),
-        Field("busy_ns", "Q", SIMULATED_MOST_GPUS),
-        Field("launches", "Q"),
-    ),
-)
-SIMULATED_MACHINE: Final = Layout(
-    "simulated_machine",
-    (
-        Field("header", SIMULATED_HEADER),
-        Field("gpu", SIMULATED_GPU, SIMULATED_MOST_GPUS),
-        Field("process", SIMULATED_PROCESS, SIMULATED_MOST_PROCESSES),
-    ),
-)
-
-LAYOUTS: Final = (
-    ARBITER_MESSAGE,
-    USAGE_SLOT,
-    USAGE,
-    SIMULATED_HEADER,
-    SIMULATED_GPU,
-    SIMULATED_PROCESS,
-    SIMULATED_MACHINE,
 )

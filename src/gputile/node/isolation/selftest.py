@@ -47,9 +47,7 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
     failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
 
 
-def memory_rows(
-    uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
-) -> Iterator[MemoryRow]:
+def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
     """Yield a row for each way, and one for each of two allocations whose processes all allocate at the same time.
 
     ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits, and each must
@@ -58,7 +56,7 @@ def memory_rows(
     Raises:
         LibraryMissing: this installation has no library.
     """
-    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
+    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]
