@@ -1,19 +1,115 @@
 """Writes the structures that C and Python share as C headers, with assertions on every size and offset.
 
-The structures of the library are in gputile.node.native_layouts, those of the simulated driver here.
-
-Run by `make layouts`. The headers are committed, so that a C compiler alone builds the library; a test compares them.
+Run by `make layouts`. The constants are those of gputile.node.native_layouts. The headers are committed, so that a C
+compiler alone builds the library; a test compares them.
 """
 
+import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gputile.node import native_layouts
 from gputile.node.arbiter.messages import MessageKind
-from gputile.node.native_layouts import ARBITER_MESSAGE, USAGE, USAGE_SLOT, Field, Layout
+from gputile.node.native_layouts import MOST_GPUS, USAGE_SLOTS
 
 NATIVE: Final = Path(__file__).parent
+_TYPES: Final = {"B": "uint8_t", "H": "uint16_t", "I": "uint32_t", "i": "int32_t", "Q": "uint64_t"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``, or a structure."""
+
+    name: str
+    type: "str | Layout"
+    count: int = 1
+    meaning: str = ""
+    rows: int = 1
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return (
+            self.rows
+            * self.count
+            * (self.type.size if isinstance(self.type, Layout) else struct.calcsize(f"<{self.type}"))
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A structure, without implicit padding, that C and Python share."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return sum(field.size for field in self.fields)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset of each field in bytes."""
+        found, at = {}, 0
+        for field in self.fields:
+            found[field.name] = at
+            at += field.size
+        return found
+
+    @property
+    def struct(self) -> struct.Struct:
+        """The ``struct`` format: an array of bytes is one value, other numbers one each.
+
+        Raises:
+            ValueError: it contains structures.
+        """
+        letters = []
+        for field in self.fields:
+            if isinstance(field.type, Layout):
+                raise ValueError(f"{self.name} contains structures")
+            letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
+        return struct.Struct("<" + "".join(letters))
+
+
+ARBITER_MESSAGE: Final = Layout(
+    "arbiter_message",
+    (
+        Field("kind", "B"),
+        Field("version", "B"),
+        Field("gpu", "H"),
+        Field("turn", "I"),
+        Field("a", "Q"),
+        Field("b", "Q"),
+        Field("unused", "Q"),
+    ),
+)
+
+USAGE_SLOT: Final = Layout(
+    "gputile_usage_slot",
+    (
+        Field("pid", "i", meaning="0: free. In the container's namespace, where all of its processes see each other"),
+        Field("unused", "I"),
+        Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
+    ),
+)
+USAGE: Final = Layout(
+    "gputile_usage",
+    (
+        Field("magic", "I"),
+        Field("version", "I"),
+        Field("top", "I", meaning="slots from here on were never taken"),
+        Field("counts", "I", meaning="1: peak and refused are counted; a library from before them leaves 0"),
+        Field("slot", USAGE_SLOT, USAGE_SLOTS),
+        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
+        Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
+        Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
+        Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
+        Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
+    ),
+)
 
 SIMULATED_MAGIC: Final = 0x64756366
 SIMULATED_MOST_GPUS: Final = 8
@@ -56,8 +152,6 @@ SIMULATED_MACHINE: Final = Layout(
     ),
 )
 
-_TYPES: Final = {"B": "uint8_t", "H": "uint16_t", "I": "uint32_t", "i": "int32_t", "Q": "uint64_t"}
-
 
 def headers() -> dict[Path, str]:
     """Return the content of each header by its path."""
@@ -69,7 +163,7 @@ def headers() -> dict[Path, str]:
         NATIVE / "base" / "layouts.h": _header(
             "GPUTILE_LAYOUTS_H",
             "the container's files and messages",
-            "src/gputile/node/native_layouts.py",
+            "native/layouts.py and src/gputile/node/native_layouts.py",
             constants,
             [ARBITER_MESSAGE, USAGE_SLOT, USAGE],
         ),

@@ -1,12 +1,9 @@
-"""Defines the binary layouts and constants that the C code in native/ shares with Python.
+"""Defines the constants of the files and messages that the C code in native/ shares with Python.
 
-Python uses the ``struct`` formats of this module. `make layouts` writes native/base/layouts.h and the header of the
-simulated driver: the same structures in C, with assertions on their sizes and offsets, and the same constants. All
-numbers are little-endian, as on every processor for which the library is built.
+`make layouts` writes them to native/base/layouts.h, beside the structures that native/layouts.py defines. All numbers
+are little-endian, as on every processor for which the library is built.
 """
 
-import struct
-from dataclasses import dataclass
 from typing import Final
 
 from gputile.core.devices import request
@@ -51,94 +48,3 @@ SHARE_GPU: Final = "card"
 SHARE_END: Final = "end"
 SHARE_WHOLE: Final = 1_000_000
 """All of a GPU's time; shares are parts of this number."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``, or a structure."""
-
-    name: str
-    type: "str | Layout"
-    count: int = 1
-    meaning: str = ""
-    rows: int = 1
-
-    @property
-    def size(self) -> int:
-        return (
-            self.rows
-            * self.count
-            * (self.type.size if isinstance(self.type, Layout) else struct.calcsize(f"<{self.type}"))
-        )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A structure, without implicit padding, that C and Python share."""
-
-    name: str
-    fields: tuple[Field, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(field.size for field in self.fields)
-
-    @property
-    def offsets(self) -> dict[str, int]:
-        found, at = {}, 0
-        for field in self.fields:
-            found[field.name] = at
-            at += field.size
-        return found
-
-    @property
-    def struct(self) -> struct.Struct:
-        """The ``struct`` format: an array of bytes is one value, other numbers one each.
-
-        Raises:
-            ValueError: it contains structures.
-        """
-        letters = []
-        for field in self.fields:
-            if isinstance(field.type, Layout):
-                raise ValueError(f"{self.name} contains structures")
-            letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
-        return struct.Struct("<" + "".join(letters))
-
-
-ARBITER_MESSAGE: Final = Layout(
-    "arbiter_message",
-    (
-        Field("kind", "B"),
-        Field("version", "B"),
-        Field("gpu", "H"),
-        Field("turn", "I"),
-        Field("a", "Q"),
-        Field("b", "Q"),
-        Field("unused", "Q"),
-    ),
-)
-
-USAGE_SLOT: Final = Layout(
-    "gputile_usage_slot",
-    (
-        Field("pid", "i", meaning="0: free. In the container's namespace, where all of its processes see each other"),
-        Field("unused", "I"),
-        Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
-    ),
-)
-USAGE: Final = Layout(
-    "gputile_usage",
-    (
-        Field("magic", "I"),
-        Field("version", "I"),
-        Field("top", "I", meaning="slots from here on were never taken"),
-        Field("counts", "I", meaning="1: peak and refused are counted; a library from before them leaves 0"),
-        Field("slot", USAGE_SLOT, USAGE_SLOTS),
-        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
-        Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
-        Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
-        Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
-        Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
-    ),
-)

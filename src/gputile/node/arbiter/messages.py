@@ -5,6 +5,7 @@ arbiter exchange lines of JSON: the agent sends all containers with their shares
 container has held each GPU.
 """
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Final, TypeVar
@@ -13,16 +14,16 @@ import msgspec
 
 from gputile.api.gpu_time import MOST_WEIGHT
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_GPUS
+from gputile.node.native_layouts import ARBITER_VERSION, MOST_GPUS
 
 VERSION: Final = ARBITER_VERSION
-SIZE: Final = ARBITER_MESSAGE.size
+LAYOUT: Final = struct.Struct("<BBHIQQQ")
+"""The kind, the version, the number of the GPU, the number of the turn, ``a``, ``b``, and 0."""
+SIZE: Final = LAYOUT.size
 SOCKET: Final = "time.sock"
 """The name of the socket in an allocation directory."""
 SHARE_FILE: Final = "share"
 """The name of the file in the same directory that sets the shares while no arbiter runs."""
-
-_LAYOUT: Final = ARBITER_MESSAGE.struct
 
 
 class MessageKind(IntEnum):
@@ -58,7 +59,7 @@ class Message:
 
     def encode(self) -> bytes:
         version = 0 if self.kind in _WITHOUT_VERSION else VERSION
-        return _LAYOUT.pack(self.kind, version, self.gpu, self.turn, self.a, self.b, 0)
+        return LAYOUT.pack(self.kind, version, self.gpu, self.turn, self.a, self.b, 0)
 
 
 def decode(data: bytes) -> Message:
@@ -69,7 +70,7 @@ def decode(data: bytes) -> Message:
     """
     if len(data) != SIZE:
         raise ProtocolError(f"{len(data)} bytes")
-    number, version, gpu, turn, a, b, _ = _LAYOUT.unpack(data)
+    number, version, gpu, turn, a, b, _ = LAYOUT.unpack(data)
     try:
         kind = MessageKind(number)
     except ValueError as error:
