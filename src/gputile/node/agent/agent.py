@@ -25,13 +25,12 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.metrics import AgentMetrics, NodeMetrics
+from gputile.node.agent.metrics import AgentMetrics, NodeMetrics, Snapshots
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
-from gputile.node.agent.usage import Snapshots
 from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE

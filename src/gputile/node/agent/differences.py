@@ -11,9 +11,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
 from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, KnownPod
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
-from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
 from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
@@ -26,7 +26,6 @@ from gputile.node.agent.device_table import (
     PreparedClaim,
     directory_name,
 )
-from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
@@ -46,7 +45,7 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     if own is not None and state.unread and resource in own.devices:
         own = None  # an init container may mount it, which the kubelet's list lacks
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = own.devices | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
+        both = own.devices | {resource: ids} if name in state.answered and own.uid == uid else {resource: ids}
     else:
         both = {resource: ids}
         taken = mounted | state.started | state.records.keys()
@@ -65,7 +64,7 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
         phase=phase,
         since_ns=now_ns,
     )
-    state.admission.answered.add(name)
+    state.answered.add(name)
     derive(state, now_ns)
     return name
 
@@ -96,10 +95,8 @@ def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> Non
 
 def forget_unwritten(state: AllocationState, resource: str) -> None:
     """Forget answers of ``resource`` that the kubelet has not written down: it does before it asks for the next."""
-    state.admission.answered = {
-        name
-        for name in state.admission.answered
-        if name in state.records and resource not in state.records[name].devices
+    state.answered = {
+        name for name in state.answered if name in state.records and resource not in state.records[name].devices
     }
 
 
@@ -128,9 +125,9 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
 
 def derive(state: AllocationState, now_ns: int) -> None:
     """Compute the device table from what the kubelet has written down and what the directories tell."""
-    state.admission.answered = {
+    state.answered = {
         name
-        for name in state.admission.answered - {entry.directory for entry in state.written}
+        for name in state.answered - {entry.directory for entry in state.written}
         if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
     }
     parts: dict[str, list[_Part]] = {}
@@ -150,7 +147,8 @@ class _Part(NamedTuple):
 
 def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]:
     """Yield what the kubelet has written down, by the pod's UID."""
-    pods = state.by_kubelet_uid()
+    known = state.pods.values()  # a pod's own UID takes precedence, since users can forge mirrors
+    pods = {pod.kubelet_uid: pod for pod in known} | {pod.uid: pod for pod in known}
     for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
@@ -209,7 +207,7 @@ def _has_gone(
         return not shown
     if entry.uid in state.pods.gone:
         return True
-    if not state.pods.listed or not state.kubelet.settled or state.kubelet.silent or shown:
+    if not state.pods.listed or not state.kubelet.complete or shown:
         return False
     if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
         return False  # it is being admitted, and the API server has not told of it
@@ -225,10 +223,10 @@ def _holds(
     not, nor does one of a pod that it does not list. And it does if the answer is on its way to the kubelet.
     """
     if name not in state.started:
-        return name in state.admission.answered
+        return name in state.answered
     if pod is None:
         return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
-    left = state.kubelet.settled and not state.kubelet.silent and pod.key not in state.kubelet.listing
+    left = state.kubelet.complete and pod.key not in state.kubelet.listing
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 

@@ -14,9 +14,8 @@ from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import PodContainer, PodDevices
-from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.allocation_state import AllocationState, KnownPod
+from gputile.node.agent.device_table import PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
@@ -85,10 +84,10 @@ class TimeShares:
 class TimeUsed(NamedTuple):
     """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it ``waited`` for turns.
 
-    ``gpu`` is the GPU's index on its node.
+    ``container`` is its namespace, pod and name; ``gpu`` is the GPU's index on its node.
     """
 
-    container: PodContainer
+    container: tuple[str, str, str]
     gpu: str
     seconds: float
     waited: float
@@ -142,20 +141,18 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
     return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed)
 
 
-def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
-    """Yield the GPU time of the existing containers. ``used`` is by path of the allocation directory and GPU UUID."""
+def gpu_times(allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
+    """Yield the GPU time of the existing containers. ``spent`` is by path of the allocation directory and GPU UUID."""
     owners = {
-        devices.directory: (pod_devices, devices)
-        for pod_devices in allocation_state.named_devices()
-        for devices in pod_devices.devices
+        devices.directory: (held.namespace, held.name, devices.container)
+        for held, _ in allocation_state.rows_with_pods()
+        for devices in held.devices
     }
     indices = {gpu.uuid: str(gpu.index) for gpu in allocation_state.node_config.inventory.gpus}
-    for (path, uuid), spent in sorted(used.items()):
-        found = owners.get(path.rpartition("/")[2])
-        if found is not None and uuid in indices:
-            pod_devices, devices = found
-            container = PodContainer(pod_devices.pod_uid, pod_devices.namespace, pod_devices.name, devices.container)
-            yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
+    for (path, uuid), each in sorted(spent.items()):
+        container = owners.get(path.rpartition("/")[2])
+        if container is not None and uuid in indices:
+            yield TimeUsed(container, indices[uuid], each.used / 1e9, each.waited / 1e9)
 
 
 def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:

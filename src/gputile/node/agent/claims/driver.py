@@ -36,7 +36,7 @@ from gputile.node.agent.claims.prepare import (
     with_containers,
 )
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
+from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
@@ -252,7 +252,7 @@ class ClaimsDriver:
         claim = with_containers(state, claim, pod)
         try:
             if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
-                rules_of(state).check_claim(claim)
+                rules_of(state).check_others(claim)
         except Occupied as error:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
@@ -277,6 +277,8 @@ class ClaimsDriver:
 
     async def _write(self, claim: PreparedClaim) -> None:
         state, pod = self._state, self._state.pod_of(claim)
+        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
+        response = self._preparation.response(Mode(claim.mode), answer)
         limits = Limits(
             namespace=claim.namespace,
             pod=claim.name,
@@ -286,16 +288,13 @@ class ClaimsDriver:
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
             since_ns=claim.since_ns,
+            mounts=tuple((mount.container_path, mount.host_path) for mount in response.mounts),
         )
-        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
-        response = self._preparation.response(Mode(claim.mode), answer)
-        mounts = {mount.container_path: mount.host_path for mount in response.mounts}
-        start = Start(claim.directory, limits, mounts)
-        if not self._preparation.is_started(start, state):
+        if not self._preparation.is_started(claim.directory, limits, state):
             self._preparation.prepare(answer, limits)
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
-            await self._preparation.start(start, state)
+            await self._preparation.start(claim.directory, limits, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
