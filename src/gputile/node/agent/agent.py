@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
-from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
@@ -30,7 +29,7 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.time_shares import gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
@@ -84,7 +83,7 @@ class Agent:
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
         self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
         self.allocation_state = state = self.records.starting_state(self.hardware.machine(), configuration)
-        self.arbiter = _arbiter(store, state, self.metrics)
+        self.arbiter = ArbiterProcess(store, lambda on: time_shares(state, str(store.allocations), on), self._show)
         advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
@@ -115,6 +114,9 @@ class Agent:
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return None if self._published else "the node has not been told what it offers"
+
+    def _show(self, spent: Mapping[tuple[str, str], Spent]) -> None:
+        self.metrics.gpu_times.rows = tuple(gpu_times(self.allocation_state, spent))
 
     # -- loops
 
@@ -211,15 +213,3 @@ class Agent:
         self._published = True
         if written:
             await asyncio.sleep(RECONCILE_APART_S)
-
-
-def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
-    """Build the arbiter process, with shares from ``state`` and its reports exported by ``metrics``."""
-
-    def shares(on: Set[str] | None) -> TimeShares:
-        return time_shares(state, str(store.allocations), on)
-
-    def show(used: Mapping[tuple[str, str], Spent]) -> None:
-        metrics.gpu_times.rows = tuple(gpu_times(state, used))
-
-    return ArbiterProcess(store, shares, show)

@@ -1,7 +1,7 @@
 """Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the result.
 
 For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
-``preferred_allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+``allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
 A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each request that the agent
 makes meanwhile has a deadline. The agent waits for the kubelet's list for up to three seconds, since a busy node needs

@@ -22,33 +22,21 @@ from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, G
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 
-@dataclass(frozen=True, slots=True)
-class ShareClaim:
-    """What a container's time share depends on.
+def share_of(policy: GpuTimePolicy, percent: int, weight: int, priority: int, most_containers: int) -> Share:
+    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU.
 
-    ``percent`` is the requested part of the GPU's compute, 0 if none is requested; ``memory_percent`` is its part of
-    the GPU's memory.
+    ``percent`` is the container's part of the GPU: of its compute, or if it requests none, of its memory.
     """
-
-    percent: int = 0
-    memory_percent: int = 0
-    weight: int = 1
-    priority: int = 0
-
-
-def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
-    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU."""
-    percent = claim.percent or claim.memory_percent or 1
     part = WHOLE // 100 * min(100, percent)
     match policy:
         case GpuTimePolicy.AVERAGE:
             return Share(1, WHOLE // most_containers, WHOLE // most_containers)
         case GpuTimePolicy.WEIGHTED:
-            return Share(claim.weight, priority=claim.priority)
+            return Share(weight, priority=priority)
         case GpuTimePolicy.FIXED:
             return Share(percent, part, part)
         case GpuTimePolicy.WEAK:
-            return Share(claim.weight, part, WHOLE, claim.priority)
+            return Share(weight, part, WHOLE, priority)
         case GpuTimePolicy.PREEMPTIVE | GpuTimePolicy.NATIVE:
             return Share()
 
@@ -116,9 +104,8 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
         if on is not None and on.isdisjoint(pod_devices.gpus):
             continue
         short |= {each.directory for each in pod_devices.devices if each.phase is Phase.INIT}
-        for name, claims in _claims(allocation_state, pod_devices):
-            most = configuration.max_pods_per_gpu
-            shares[name] = {uuid: share_of(policy, claim, most) for uuid, claim in claims.items()}
+        for name, of_container in _shares(allocation_state, pod_devices, policy):
+            shares[name] = of_container
             if name not in short:
                 weights.update({uuid: share.weight for uuid, share in shares[name].items()})
     quantum = configuration.gpu_time.quantum_ms
@@ -155,21 +142,23 @@ def gpu_times(allocation_state: AllocationState, spent: Mapping[tuple[str, str],
             yield TimeUsed(container, indices[uuid], each.used / 1e9, each.waited / 1e9)
 
 
-def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
-    """Yield each container's allocation directory with its claims by GPU UUID."""
-    pod = allocation_state.pod_of(pod_devices)
+def _shares(
+    allocation_state: AllocationState, pod_devices: PodDevices, policy: GpuTimePolicy
+) -> Iterator[tuple[str, dict[str, Share]]]:
+    """Yield each container's allocation directory with its shares by GPU UUID."""
+    pod, configuration = allocation_state.pod_of(pod_devices), allocation_state.configuration
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
-    most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
-    weight = min(most, _weight(pod))
+    weight = min(configuration.gpu_time.most_weight(pod_devices.namespace), _weight(pod))
     for directory, container in {each.directory: each.container for each in pod_devices.devices}.items():
-        claims = {}
-        for share in allocation_state.shares(pod_devices, container):
-            gpu = allocation_state.node_config.gpu(share.uuid)
-            memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
-            claims[share.uuid] = ShareClaim(share.percent, memory, weight, priority)
-        if directory and claims:
-            yield directory, claims
+        shares = {}
+        for held in allocation_state.shares(pod_devices, container):
+            gpu = allocation_state.node_config.gpu(held.uuid)
+            memory = 100 * held.mib // gpu.mib if gpu is not None and gpu.mib else 0
+            percent = held.percent or memory or 1
+            shares[held.uuid] = share_of(policy, percent, weight, priority, configuration.max_pods_per_gpu)
+        if directory and shares:
+            yield directory, shares
 
 
 def _weight(pod: KnownPod | None) -> int:

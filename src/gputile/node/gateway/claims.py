@@ -1,4 +1,4 @@
-"""Serves the kubelet as a DRA driver: relays its calls to the agent, and streams the GPUs' health.
+"""Serves the kubelet as a DRA driver: relays its calls to the agent.
 
 The kubelet finds the driver by a socket in ``plugins_registry``, and keeps it registered while the socket exists. The
 same socket serves the registration and the driver. It has a new name each time, so that two gateways can serve at the
@@ -21,28 +21,25 @@ log = logging.getLogger(__name__)
 
 REGISTRY: Final = "plugins_registry"  # in the kubelet's root directory
 CALLS: Final = ("NodePrepareResources", "NodeUnprepareResources")
-VERSIONS: Final = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+VERSION: Final = "v1.DRAPlugin"
 _REGISTRATION: Final = "pluginregistration.Registration"
 _CLAIMS: Final = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
 class ClaimsPlugin(KubeletSocket):
-    """The driver on one node, served while it has a ``health``. ``directory`` is the kubelet's ``plugins_registry``."""
+    """The driver on one node. ``directory`` is the kubelet's ``plugins_registry``.
+
+    The next ``reconcile`` starts or stops the server, as ``served`` says.
+    """
 
     def __init__(self, directory: Path, carry: Carry) -> None:
         super().__init__(DRIVER, carry)
         self._directory = directory
-        self._has_health = False
-
-    def set_health(self, health: bytes | None) -> None:
-        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next ``reconcile``."""
-        self._has_health = health is not None
-        if health is not None:
-            self.announce(health)
+        self.served = False
 
     async def reconcile(self) -> None:
         """Start or stop the server; replace its socket if it was removed."""
-        if not self._has_health:
+        if not self.served:
             await self.stop()
         elif not self.exists:
             await self._start()
@@ -51,14 +48,13 @@ class ClaimsPlugin(KubeletSocket):
         for path in self._directory.glob(f"{DRIVER}-*.sock"):
             if not has_listener(path):
                 path.unlink(missing_ok=True)
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        unary = grpc.unary_unary_rpc_method_handler
         registration: Handlers = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._registered)}
-        health: Handlers = {"NodeWatchResources": stream(self.stream)}
-        services = {_REGISTRATION: registration, _CLAIMS: self.relayed(CALLS), **dict.fromkeys(VERSIONS[1:], health)}
+        services = {_REGISTRATION: registration, _CLAIMS: self.relayed(CALLS)}
         await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
 
     async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature, as below
-        info = dra.PluginInfo(type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=list(VERSIONS))
+        info = dra.PluginInfo(type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=[VERSION])
         return info.SerializeToString()
 
     async def _registered(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
