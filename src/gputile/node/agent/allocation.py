@@ -1,4 +1,4 @@
-"""Identifies the container for which the kubelet calls, prefers GPUs for it, and builds the response to ``Allocate``.
+"""Identifies the container for which the kubelet calls, prefers GPUs for it, and answers ``Allocate``.
 
 The calls of the device plugin API do not name the container. The kubelet admits one pod at a time, and ``List`` shows
 that pod with containers that have no devices yet. So the pod is bound here, requests GPUs, and has none in the list.

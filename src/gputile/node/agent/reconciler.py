@@ -1,7 +1,7 @@
-"""Runs the rounds of comparing, and carries out the corrections.
+"""Compares bookings and devices in rounds, and carries out the corrections.
 
-The API server is waited for in the middle of a round, and the kubelet may ask for devices meanwhile. So each step is
-decided on the state as it is then. A correction that fails turns up again the next time.
+The kubelet may call for devices while a round waits for the API server, so each step uses the state at that moment. A
+correction that fails is found again in the next round.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ class Reconciler:
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        self._since: dict[tuple[str, str], float] = {}  # when a complaint first came up, by UID and message
+        self._since: dict[tuple[str, str], float] = {}  # when a problem was first found, by UID and message
 
     async def round(self) -> bool:
         """Compare once; return whether another round should follow.
 
         Raises:
-            KubeError: the API server does not say what is needed.
+            KubeError: the pods of the node cannot be read.
             OSError: a file cannot be written.
         """
         state, advertiser = self._state, self._advertiser
@@ -72,13 +72,13 @@ class Reconciler:
         return conflict
 
     def _tidy(self) -> None:
-        """Remove the allocation directories of pods that are gone; a container that has none cannot run."""
+        """Remove the allocation directories of pods that no longer exist; their containers cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Drop complaints that have not lasted for long enough to be reported."""
+        """Drop problems that have not lasted for long enough to be reported."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:
@@ -91,7 +91,7 @@ class Reconciler:
         return lasting
 
     async def _carry_out(self, correction: Correction) -> bool:
-        """Write a correction to the API server; return whether that failed for now, as the pod has changed."""
+        """Write a correction to the API server; return True if the pod has changed meanwhile."""
         pod, state = correction.pod, self._state
         if correction.annotations:
             try:

@@ -1,4 +1,4 @@
-"""Stores the directories of allocations and the agent's checkpoint, and reads the kubelet's checkpoint.
+"""Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
 Files are written to a temporary file and renamed, so that a reader sees the old content or the new one. Nothing is
 flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's checkpoint tells which
