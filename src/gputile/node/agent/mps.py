@@ -250,7 +250,7 @@ class MpsDaemons:
 
     def _unsafe(self) -> str | None:
         remedy = "have one mounted there (agent.mps and agent.usageMiB in the chart)"
-        return unsafe_for_containers(self._directory, _PASSED, remedy)
+        return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
 
     def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
         return {
