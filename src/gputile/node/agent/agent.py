@@ -24,7 +24,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.metrics import AgentMetrics, NodeMetrics, Snapshots
+from gputile.node.agent.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
@@ -93,8 +93,8 @@ class Agent:
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
-        self.snapshots = Snapshots(state)
-        self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
+        self._node_metrics = NodeMetrics(state, host.monitor, store.usage)
+        self.metrics.registry.register(self._node_metrics)
         self.news = NodeInformer(state, self.wakeups, host.node_name)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
@@ -186,7 +186,7 @@ class Agent:
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
                 again = await self.reconciler.round()
-                self.snapshots.refresh()
+                self._node_metrics.refresh(self.allocation_state)
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried") from error
         if again:

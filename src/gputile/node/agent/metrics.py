@@ -100,34 +100,29 @@ class AgentMetrics:
         )
 
 
-class Snapshots:
-    """Copies of ``state`` for other threads. They read ``latest``, which is replaced as a whole."""
-
-    def __init__(self, state: AllocationState) -> None:
-        self._state = state
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Copy the state again. Call it on the event loop that owns the state."""
-        latest = copy.copy(self._state)
-        latest.pods = copy.copy(self._state.pods)
-        self.latest = latest
-
-
 class NodeMetrics(Collector):
-    """The metrics of the node. ``usage`` are the files in which the isolation libraries count memory."""
+    """The metrics of the node, from a copy of its ``state`` that is replaced as a whole.
 
-    def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles) -> None:
-        self._snapshots = snapshots
+    ``usage`` are the files in which the isolation libraries count memory.
+    """
+
+    def __init__(self, state: AllocationState, monitor: GpuMonitor, usage: UsageFiles) -> None:
         self._monitor = monitor
         self._usage = usage
+        self.refresh(state)
+
+    def refresh(self, state: AllocationState) -> None:
+        """Copy the state again. Call it on the event loop that owns the state."""
+        latest = copy.copy(state)
+        latest.pods = copy.copy(state.pods)
+        self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing, so that registering does not run a whole ``collect`` to learn the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        state, readings, seen = self._snapshots.latest, self._monitor.readings, self._monitor.seen
+        state, readings, seen = self._latest, self._monitor.readings, self._monitor.seen
         indices = _indices(seen.machine)
         yield _node(state)
         yield from _gpus(seen, holdings_of(state))

@@ -49,7 +49,7 @@ class Reconciler:
         """
         state, advertiser = self._state, self._advertiser
         await self._kubelet.until_quiet()
-        await self._arbiter.refresh()
+        self._arbiter.refresh()
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
@@ -64,7 +64,7 @@ class Reconciler:
         conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
         self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())
-        await self._arbiter.refresh()
+        self._arbiter.refresh()
         advertiser.advertise()
         await advertiser.renew(listing)
         if state.pods.listed:

@@ -19,7 +19,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, known_pod
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.metrics import GpuTimes, NodeMetrics, Snapshots
+from gputile.node.agent.metrics import GpuTimes, NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
@@ -77,15 +77,15 @@ class Node:
         hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts))
         self.monitor, self.usage = Monitor(), UsageFiles(tmp_path / "usage")
         self.usage.directory.mkdir()
-        self.snapshots = Snapshots(self.state)
         self.registry = CollectorRegistry()
-        self.registry.register(NodeMetrics(self.snapshots, self.monitor, self.usage))
+        self.metrics = NodeMetrics(self.state, self.monitor, self.usage)
+        self.registry.register(self.metrics)
 
     def put(self, pod: Pod) -> None:
         self.state.pods[pod.key] = known_pod(pod, self.state.configuration)
 
     def text(self) -> str:
-        self.snapshots.refresh()
+        self.metrics.refresh(self.state)
         return generate_latest(self.registry).decode()
 
     def samples(self) -> Samples:

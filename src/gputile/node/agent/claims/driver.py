@@ -26,7 +26,7 @@ from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
@@ -43,7 +43,7 @@ from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import dra_v1_pb2 as dra
-from gputile.support.files import read_whole, write_whole
+from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,9 @@ class ClaimFiles:
         """
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
-        _write(self.store.allocations / claim.directory / _RECORD_FILE, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
+        write_changed(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, READABLE)
+        record = self.store.prepare(claim.directory) / _RECORD_FILE
+        write_changed(record, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's record and CDI file; the reconciler removes its directory.
@@ -139,15 +140,6 @@ class ClaimFiles:
     def cdi_devices(self, uuid: str) -> tuple[str, ...]:
         """Return the CDI device of a GPU or MIG instance; none if the runtime does not know it."""
         return self._cdi.devices((uuid,)) if self._cdi is not None else ()
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    with contextlib.suppress(OSError):
-        if read_whole(path, _MOST_BYTES) == content:
-            return
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True)
-    write_whole(path, content, mode)
 
 
 class ClaimsDriver:
