@@ -8,9 +8,19 @@ from msgspec import Meta
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
-from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
+from gputile.api.quantity import MOST_WEIGHT, Amount, MemorySize, QuantityError, parse_amount, parse_mib
+from gputile.api.well_known import (
+    GPU_RESOURCES,
+    LARGEST_UNIT_MIB,
+    MODE_LABEL,
+    POLICIES,
+    SMALLEST_UNIT_MIB,
+    GpuTimePolicy,
+    GpuTimePolicyError,
+    Mode,
+    Placement,
+    parse_policy,
+)
 from gputile.api.wording import described, matching
 
 API_VERSION = "gputile.io/v1alpha1"

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from gputile.api.gpu_time import MOST_WEIGHT
+from gputile.api.quantity import MOST_WEIGHT
 from gputile.node.arbiter.accounts import WHOLE, Share
 
 DEFAULT_QUANTUM_MS: Final = 30
