@@ -175,7 +175,7 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "half": (plain(200, LIST), 2, "(it is not JSON: Input data was truncated; it begins '{"),
     "nested": (plain(200, b"[" * 100_000), 2, "(must be a mapping, is a list; it begins"),
     "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "it asks clients to wait 3,600 s"),
-    "a long refusal": (plain(403, b'{"message":"' + b"m" * 5_000_000 + b'"}'), 1, "mmm; if RBAC refused it, grant"),
+    "a long refusal": (plain(403, b'{"message":"' + b"m" * 5_000_000 + b'"}'), 1, "mmm"),
     "ssh": (raw(b"SSH-2.0-x\r\n"), 1, "the response is not HTTP: is this an API server?"),
 }
 

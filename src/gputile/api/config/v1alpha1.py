@@ -25,6 +25,8 @@ from gputile.api.wording import described, matching
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
+Seconds = Annotated[int, Meta(ge=1, le=86400)]
+LongSeconds = Annotated[int, Meta(ge=10, le=86400)]
 Namespace = Annotated[str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")]
 
 
@@ -42,15 +44,15 @@ class Trust(Section, frozen=True):
     by: Annotated[
         Literal["namespace", "cluster"],
         described(
-            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same "
-            "namespace, or of namespaces in the same group of `trust.groups`; `cluster`, all pods."
+            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same namespace, or of "
+            "namespaces in the same group of `trust.groups`; `cluster`, all pods."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
         described(
-            "Groups of namespaces whose pods may share a GPU without memory isolation, by the name of the "
-            "group. A namespace may be in one group only. Ignored with `trust.by: cluster`."
+            "Groups of namespaces whose pods may share a GPU without memory isolation, by the name of the group. A "
+            "namespace may be in one group only. Ignored with `trust.by: cluster`."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -84,9 +86,8 @@ class AdmissionConfiguration(Section, frozen=True):
     trusted_users: Annotated[
         tuple[str, ...],
         described(
-            "Users of the API server that may write the annotations of allocations and reservations, and "
-            "change the gang labels of pods that wait. The default is gputile's ServiceAccounts in the "
-            "namespace `gputile`."
+            "Users of the API server that may write the annotations of allocations and reservations, and change the "
+            "gang labels of pods that wait. The default is gputile's ServiceAccounts in the namespace `gputile`."
         ),
     ] = (
         "system:serviceaccount:gputile:gputile-agent",
@@ -97,15 +98,15 @@ class AdmissionConfiguration(Section, frozen=True):
     gangs: Annotated[
         bool,
         described(
-            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, and the "
-            "controller removes the gates when it has reserved GPUs for the whole gang."
+            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, and the controller "
+            "removes the gates when it has reserved GPUs for the whole gang."
         ),
     ] = False
     isolation: Annotated[
         Literal["none", "memory"],
         described(
-            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps them off "
-            "GPUs whose memory limits are not enforced; `none` does not."
+            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps them off GPUs whose "
+            "memory limits are not enforced; `none` does not."
         ),
     ] = "none"
 
@@ -116,8 +117,8 @@ class Features(Section, frozen=True):
     sharing: Annotated[
         bool,
         described(
-            "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer parts of "
-            "GPUs. If not, such nodes offer whole GPUs."
+            "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer parts of GPUs. If not, "
+            "such nodes offer whole GPUs."
         ),
     ] = True
     topology: Annotated[
@@ -133,31 +134,25 @@ class GangConfiguration(Section, frozen=True):
     """The planning of gangs, which ``admission.gangs`` enables."""
 
     hold_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has not begun "
-            "to start by then, it is planned again; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has not begun to start by "
+            "then, it is planned again; 1 to 86400."
         ),
     ] = 120
     patience_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "The time in seconds that other gangs may start before the first gang in the queue. After "
-            "that time, GPUs that become free are reserved for the first gang; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds that other gangs may start before the first gang in the queue. After that time, GPUs "
+            "that become free are reserved for the first gang; 1 to 86400."
         ),
     ] = 600
     keep_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; 1 to "
-            "86400. If it is unknown whether the gang can ever start, `gangs.patienceSeconds` applies "
-            "instead. For a gang that preempts others, see `preemption.keepSeconds`.",
-            ge=1,
-            le=86400,
+            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; 1 to 86400. If it is "
+            "unknown whether the gang can ever start, `gangs.patienceSeconds` applies instead. For a gang that "
+            "preempts others, see `preemption.keepSeconds`."
         ),
     ] = 3600
 
@@ -168,17 +163,15 @@ class PreemptionConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller evicts pods of lower priority for a pod or gang that does not fit, "
-            "and reserves their GPUs for it. If not, only kube-scheduler preempts."
+            "Whether the controller evicts pods of lower priority for a pod or gang that does not fit, and reserves "
+            "their GPUs for it. If not, only kube-scheduler preempts."
         ),
     ] = True
     keep_seconds: Annotated[
-        int,
+        LongSeconds,
         described(
-            "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts others, "
-            "counted from the end of the longest grace period of the evicted pods; 10 to 86400.",
-            ge=10,
-            le=86400,
+            "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts others, counted from "
+            "the end of the longest grace period of the evicted pods; 10 to 86400."
         ),
     ] = 120
 
@@ -237,8 +230,8 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         described(
-            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or `hugepages-2Mi: "
-            "4Gi`. CPU, memory and ephemeral storage are assumed to suffice unless they are listed here."
+            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or `hugepages-2Mi: 4Gi`. CPU, "
+            "memory and ephemeral storage are assumed to suffice unless they are listed here."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -259,21 +252,18 @@ class AutoscalingConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller creates placeholder pods, so that the cluster's autoscaler adds GPU "
-            "nodes that it would not add by itself. Admission then also keeps GPU pods off node types "
-            "that they could never fit."
+            "Whether the controller creates placeholder pods, so that the cluster's autoscaler adds GPU nodes that it "
+            "would not add by itself. Admission then also keeps GPU pods off node types that they could never fit."
         ),
     ] = False
     most_nodes: Annotated[
         int, described("The largest number of nodes that are requested at the same time; 1 to 100.", ge=1, le=100)
     ] = 10
     wait_seconds: Annotated[
-        int,
+        LongSeconds,
         described(
-            "The time in seconds within which a requested node has to join, and after that the time "
-            "within which its agent has to report GPUs; 10 to 86400.",
-            ge=10,
-            le=86400,
+            "The time in seconds within which a requested node has to join, and after that the time within which its "
+            "agent has to report GPUs; 10 to 86400."
         ),
     ] = 900
     node_types: Annotated[
@@ -288,17 +278,15 @@ class ControllerConfiguration(Section, frozen=True):
     taint_nodes: Annotated[
         bool,
         described(
-            "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If not, it "
-            "removes those that it has added."
+            "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If not, it removes those "
+            "that it has added."
         ),
     ] = True
     agent_silent_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "The time in seconds for which a GPU node may offer no GPUs before the controller "
-            "sets the condition `gputile.io/AgentSilent`; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds for which a GPU node may offer no GPUs before the controller sets the condition "
+            "`gputile.io/AgentSilent`; 1 to 86400."
         ),
     ] = 120
 
@@ -309,9 +297,9 @@ class GpuTime(Section, frozen=True):
     policy: Annotated[
         str | int,
         described(
-            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or its "
-            "number in ACK. The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` "
-            "nodes without the label use `fixed`.",
+            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or its number in ACK. "
+            "The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes without the label use "
+            "`fixed`.",
             extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
         ),
     ] = GpuTimePolicy.WEIGHTED.value
@@ -329,8 +317,8 @@ class GpuTime(Section, frozen=True):
     max_weight: Annotated[
         int,
         described(
-            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. With 1, "
-            "all pods have the same weight.",
+            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. With 1, all pods have "
+            "the same weight.",
             ge=1,
             le=MOST_WEIGHT,
         ),
@@ -358,16 +346,15 @@ class Configuration(Section, frozen=True):
     placement: Annotated[
         Placement,
         described(
-            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; "
-            "`packing`, those that leave most room for the kinds of pods that come. The node label "
-            "`ack.node.gpu.placement` overrides it for the GPUs of that node."
+            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; `packing`, those that "
+            "leave most room for the kinds of pods that come. The node label `ack.node.gpu.placement` overrides it for "
+            "the GPUs of that node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
         described(
-            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem` and "
-            "`mps`); 1 to 1024.",
+            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem`, `mps`); 1 to 1024.",
             ge=1,
             le=1024,
         ),
@@ -391,8 +378,8 @@ class Configuration(Section, frozen=True):
     scheduler_name: Annotated[
         str,
         described(
-            "The scheduler that admission sets in GPU pods that name none, or name `default-scheduler`. "
-            "If it is empty, admission sets none."
+            "The scheduler that admission sets in GPU pods that name none, or name `default-scheduler`. If it is "
+            "empty, admission sets none."
         ),
     ] = ""
 

@@ -47,15 +47,15 @@ class PodsOfKind(_TableSection, frozen=True):
     count: Annotated[
         tuple[Path | Count, ...],
         described(
-            "Numbers, or their paths in the object, whose product is the number of pods of this template. "
-            "If empty, the number follows from the shape of the object."
+            "Numbers, or their paths in the object, whose product is the number of pods of this template. If empty, "
+            "the number follows from the shape of the object."
         ),
     ] = ()
     name: Annotated[
         str,
         described(
-            "The names of the pods: {name} is the name of the object, {key} that of the entry, {number} "
-            "the index of the pod."
+            "The names of the pods: {name} is the name of the object, {key} that of the entry, {number} the index of "
+            "the pod."
         ),
     ] = ""
     labels: Annotated[
