@@ -278,7 +278,7 @@ class Records:
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
+        """Return the state that the previous agent left on disk, for a machine with the GPUs in ``seen``."""
         mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
         state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode)
