@@ -126,7 +126,7 @@ class NodeFiles:
         return path
 
     def records(self) -> dict[str, Limits]:
-        """Return the limits in the allocation directories that have devices, by directory name; skip unreadable ones."""
+        """Return the limits of each allocation directory with devices, by directory name; skip unreadable ones."""
         found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
