@@ -62,20 +62,19 @@ class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile inspect -o json``. ``unit_mib`` is the memory unit of the table, in MiB."""
 
-    unit_mib: Annotated[int, described("The memory unit of the table, MiB.")]
+    unit_mib: Annotated[int, described("The memory unit that the table counts in, MiB.")]
     nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
     """The share of a GPU that a pod gets; ``percent`` is absent if compute is not divided."""
 
-    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    mib: Annotated[int, described("The memory of this GPU that the pod gets, MiB.")]
-    units: Annotated[int, described("The same amount in memory units.")]
+    mib: Annotated[int, described("What the pod gets of its memory, MiB.")]
+    units: Annotated[int, described("The same in memory units.")]
     percent: Annotated[
-        int | UnsetType,
-        described("The percentage of compute of this GPU that the pod gets; absent if compute is not divided."),
+        int | UnsetType, described("What it gets of its compute, per cent; absent where compute is not divided.")
     ] = UNSET
 
 
@@ -87,22 +86,22 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
-    node: Annotated[str | None, described("The node where the pod is placed; null if it is not placed.")]
-    gpus: Annotated[list[DecidedGpu], described("The GPUs that the pod gets.")]
-    reason: Annotated[str, described("The reason for the decision.")]
+    node: Annotated[str | None, described("The node, null where the pod has no place.")]
+    gpus: Annotated[list[DecidedGpu], described("The GPUs that it gets.")]
+    reason: Annotated[str, described("Why so.")]
     others: Annotated[
         list[str] | UnsetType,
-        described("The names of equal pods that were not placed for the same reason; absent if there are none."),
+        described("The names of equal pods of which the same is to be said; absent where there are none."),
     ] = UNSET
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its maximum."""
 
-    copies: Annotated[int, described("How many more copies of the pods fit.")]
-    pods: Annotated[int, described("The number of pods in a copy.")]
-    nodes: Annotated[dict[str, int], described("The number of these pods on each node, by the name of the node.")]
-    stopped_by: Annotated[str | None, described("Why no more copies fit; null if the count ended at its maximum.")]
+    copies: Annotated[int, described("How many more times the pods fit.")]
+    pods: Annotated[int, described("How many pods one copy has.")]
+    nodes: Annotated[dict[str, int], described("How many of the pods each node takes, by node.")]
+    stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,38 +109,33 @@ class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
-    priority: Annotated[int, described("The pod's priority.")]
-    node: Annotated[str | None, described("The node where the pod runs; null if the pod only loses a reservation.")]
-    preemptors: Annotated[list[str], described("The pods for which it is evicted, as namespace/name.")]
+    priority: Annotated[int, described("Its priority.")]
+    node: Annotated[str | None, described("The node that it is on, null where it only loses a reservation.")]
+    preemptors: Annotated[list[str], described("The pods that it leaves for, as namespace/name.")]
 
 
 class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The result of the same simulation with another placement policy."""
 
     placement: Annotated[str, described("The other placement policy.")]
-    decisions: Annotated[list[DecisionAnswer], described("The decisions with this policy.")]
-    nodes: Annotated[list[NodeSummary], described("The nodes after these decisions.")]
-    fit: Annotated[
-        FitAnswer | UnsetType, described("With --fit: how many more copies of the pods fit with this policy.")
-    ] = UNSET
+    decisions: Annotated[list[DecisionAnswer], described("What was decided by it.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit then.")] = UNSET
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile simulate -o json``."""
 
-    decisions: Annotated[list[DecisionAnswer], described("The decision for each pod.")]
-    nodes: Annotated[list[NodeSummary], described("The nodes after these decisions.")]
-    fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more copies of the pods fit.")] = UNSET
-    compared: Annotated[
-        ComparedAnswer | UnsetType, described("With --compare: the result with another placement policy.")
-    ] = UNSET
+    decisions: Annotated[list[DecisionAnswer], described("What was decided, pod by pod.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
+    compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the same by another policy.")] = UNSET
     preempted: Annotated[
         list[VictimAnswer] | UnsetType,
-        described("The pods that are evicted for pods of higher priority; absent if there are none."),
+        described("The pods that leave for pods of higher priority; absent where none does."),
     ] = UNSET
     before: Annotated[
-        list[NodeSummary] | UnsetType,
-        described("With --mode: the nodes before the change of mode, with the pods that run there."),
+        list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")
     ] = UNSET
 
 

@@ -100,7 +100,7 @@ class Layout:
 
     @property
     def struct(self) -> struct.Struct:
-        """The format for ``struct``: an array of bytes is one value, each other number one; reserved fields have none.
+        """The ``struct`` format: an array of bytes is one value, other numbers one each; reserved fields have none.
 
         Raises:
             ValueError: it contains structures.

@@ -32,8 +32,8 @@ SIMULATED_BYTES_PER_US = 64_000  # of simulated memory: a fill of the time probe
 class IsolationAnswer(msgspec.Struct, frozen=True):
     """``gputile selftest isolation -o json``."""
 
-    memory: Annotated[list[MemoryRow], described("The results for memory limits, one for each way to allocate.")]
-    time: Annotated[list[TimeRow], described("The results for GPU time.")]
+    memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]
+    time: Annotated[list[TimeRow], described("Time on the GPU.")]
 
 
 selftest = typer.Typer(

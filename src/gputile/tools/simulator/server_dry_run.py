@@ -120,7 +120,7 @@ def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
 
 
 def _shortened(message: str) -> str:
-    """Return an error message; a long one is cut in the middle, where it quotes the value."""
+    """Return an error message; if it is long, most of the value that it contains is cut."""
     if len(message) <= _LONGEST_CAUSE:
         return message
     why = message.rpartition(": ")[2][-_LONGEST_CAUSE // 2 :]

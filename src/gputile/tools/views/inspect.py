@@ -31,14 +31,14 @@ _USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU: memory in MiB, percent of compute and number of pods booked on it. ``total_mib`` is allocatable."""
 
-    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
-    model: Annotated[str, described('The GPU\'s model; "" if unknown.')]
-    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
-    booked_mib: Annotated[int, described("Booked memory, MiB.")]
-    compute_percent: Annotated[int, described("Booked compute, in percent.")]
-    pods: Annotated[int, described("The number of pods on this GPU.")]
-    healthy: Annotated[bool, described("Whether the GPU is healthy.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,10 +46,10 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[dict[int, int], described("The pod's memory on each of its GPUs, MiB, by the index of the GPU.")]
-    whole: Annotated[bool, described("Whether the pod has whole GPUs.")]
-    asked_mib: Annotated[int, described("The memory that the pod requests in total, MiB.")]
-    problem: Annotated[str, described('Why the GPUs of the pod are unknown; "" if they are known.')] = ""
+    mib: Annotated[dict[int, int], described("MiB on each GPU, by the number of the GPU.")]
+    whole: Annotated[bool, described("Whether it has whole GPUs.")]
+    asked_mib: Annotated[int, described("What it asks for, MiB.")]
+    problem: Annotated[str, described('Why its GPUs are not known, "" where they are.')] = ""
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,15 +60,15 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     name: Annotated[str, described("The node's name.")]
     address: Annotated[str, described("The node's address.")]
-    mode: Annotated[str, described('The mode in force; "" if the mode label is invalid.')]
-    shared: Annotated[bool, described("Whether pods can request parts of GPUs in this mode.")]
-    unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
-    gpus: Annotated[list[GpuSummary], described("The GPUs of the node.")]
-    pods: Annotated[list[PodSummary], described("The pods with GPUs on this node.")]
-    problem: Annotated[
-        str, described('What is wrong with the labels and annotations of the node; "" if nothing is.')
-    ] = ""
-    replicas: Annotated[int, described("The number of pods that time-slice each GPU; 0 without time-slicing.")] = 0
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    shared: Annotated[bool, described("Whether GPUs are given away in parts.")]
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuSummary], described("Its GPUs.")]
+    pods: Annotated[list[PodSummary], described("The pods that have GPUs there.")]
+    problem: Annotated[str, described('What is wrong with the node\'s own words, "" for nothing.')] = ""
+    replicas: Annotated[
+        int, described("How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
+    ] = 0
 
     @property
     def troubles(self) -> list[str]:

@@ -62,13 +62,13 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     ``remedy`` says how to mend that, "" if unknown.
     """
 
-    name: Annotated[str, described("The name of the component.")]
-    kind: Annotated[str, described("The kind of its workload: Deployment or DaemonSet.")]
-    state: Annotated[RolloutState, described("The state of the component.")]
-    ready: Annotated[int, described("The number of ready pods.")]
-    wanted: Annotated[int, described("The desired number of pods.")]
-    reason: Annotated[str, described('Why the component is not ready; "" if it is.')] = ""
-    remedy: Annotated[str, described('What to do about it; "" if unknown.')] = ""
+    name: Annotated[str, described("Which component.")]
+    kind: Annotated[str, described("Deployment or DaemonSet.")]
+    state: Annotated[RolloutState, described("Whether it is ready.")]
+    ready: Annotated[int, described("How many of its pods are ready.")]
+    wanted: Annotated[int, described("How many pods it is to have.")]
+    reason: Annotated[str, described('What is in the way, "" for nothing.')] = ""
+    remedy: Annotated[str, described('What to do about it, "" where nothing is known.')] = ""
 
 
 def component_of(
@@ -229,15 +229,10 @@ _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrad
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
     """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can be in."""
 
-    object: Annotated[str, described("The object with the problem: a Helm release, the API server, images or pods.")]
-    rule: Annotated[str, described("The problem.")]
+    object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
+    rule: Annotated[str, described("What is wrong with it.")]
     remedy: Annotated[str, described("What to do about it.")]
-    state: Annotated[
-        RolloutState,
-        described(
-            "The best state that the installation can reach with this problem; Ready if the problem prevents nothing."
-        ),
-    ]
+    state: Annotated[RolloutState, described("How far the installation can be at most; Ready where it hinders none.")]
 
 
 def unfinished_releases(

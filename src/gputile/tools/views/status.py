@@ -95,14 +95,12 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     name: Annotated[str, described("The node's name.")]
-    agent_there: Annotated[bool, described("Whether the node has a pod of the agent.")]
+    agent_there: Annotated[bool, described("Whether an agent has a pod there.")]
     agent_ready: Annotated[bool, described("Whether the agent is ready.")]
-    mode: Annotated[str, described('The mode in force; "" if the agent has reported none.')]
-    unit_mib: Annotated[int, described("The memory unit in force, MiB; 0 if the agent has reported none.")]
-    gpus: Annotated[int, described("The number of GPUs that the agent has reported.")]
-    problems: Annotated[
-        list[str], described("Pending changes and problems of the node, from its conditions and inventory.")
-    ]
+    mode: Annotated[str, described('The mode in force, "" where the agent has reported none.')]
+    unit_mib: Annotated[int, described("The memory unit in force, MiB, 0 where the agent has reported none.")]
+    gpus: Annotated[int, described("How many GPUs it has.")]
+    problems: Annotated[list[str], described("What is pending or wrong on the node, in its own words.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -113,19 +111,20 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     those of the whole installation.
     """
 
-    phase: Annotated[RolloutPhase, described("The state of the whole installation.")]
-    unit_mib: Annotated[int, described("The configured memory unit, MiB; 0 if there is no configuration.")]
-    resting: Annotated[int, described("The number of nodes without a GPU, where the agent rests.")]
+    phase: Annotated[RolloutPhase, described("What the installation is.")]
+    unit_mib: Annotated[int, described("The configured memory unit, MiB, 0 where there is no configuration.")]
+    resting: Annotated[int, described("How many nodes have no GPU, so that their agents wait for one.")]
     components: Annotated[list[Component], described("The components.")]
     nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
     traces: Annotated[
-        list[str], described("Signs of gputile programs that run outside of pods, if there is no component.")
+        list[str], described("What programs outside of pods have left, where there is no component.")
     ] = []
     elsewhere: Annotated[
-        list[str],
-        described("Other namespaces in which gputile seems to be installed, if there is no component in this one."),
+        list[str], described("Other namespaces that its webhook is in, if there is no component here.")
     ] = []
-    problems: Annotated[list[InstallationProblem], described("Problems that are not those of a single component.")] = []
+    problems: Annotated[
+        list[InstallationProblem], described("What is wrong with the whole, and no component's own state tells.")
+    ] = []
 
 
 def assess(

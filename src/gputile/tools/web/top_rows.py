@@ -17,29 +17,29 @@ class TopNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node, with the booked and used amounts of its GPUs."""
 
     name: Annotated[str, described("The node's name.")]
-    mode: Annotated[str, described('The mode in force; "" if the mode label is invalid.')]
-    gpus: Annotated[int, described("The number of GPUs.")]
-    gpus_in_use: Annotated[int, described("The number of GPUs with pods.")]
-    booked_mib: Annotated[int, described("Booked memory, MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use by any process, MiB; null if unknown.")]
-    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
-    compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
-    pods: Annotated[int, described("The number of pods with GPUs on this node.")]
-    problems: Annotated[list[str], described("The problems of the node.")]
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    gpus: Annotated[int, described("How many GPUs it has.")]
+    gpus_in_use: Annotated[int, described("How many of them have pods.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent of one GPU.")]
+    pods: Annotated[int, described("How many pods have GPUs there.")]
+    problems: Annotated[list[str], described("What is wrong.")]
 
 
 class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, with its booked and used amounts."""
 
     node: Annotated[str, described("The node's name.")]
-    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
-    model: Annotated[str, described('The GPU\'s model; "" if unknown.')]
-    booked_mib: Annotated[int, described("Booked memory, MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use by any process, MiB; null if unknown.")]
-    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
-    compute_percent: Annotated[int, described("Booked compute, in percent.")]
-    pods: Annotated[int, described("The number of pods on this GPU.")]
-    healthy: Annotated[bool, described("Whether the GPU is healthy.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
 
 
 class TopPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,29 +47,28 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    node: Annotated[str, described("The name of the node.")]
+    node: Annotated[str, described("The node.")]
     gpus: Annotated[
-        list[int], described("The indices of the GPUs of the pod; empty if they are unknown, as for MIG instances.")
+        list[int], described("The numbers of its GPUs; empty where they are not known, as those of MIG instances are.")
     ]
-    booked_mib: Annotated[int, described("Memory that is booked for the pod on all of its GPUs, MiB.")]
-    used_mib: Annotated[int | None, described("Memory that the pod uses on all of its GPUs, MiB; null if unknown.")]
+    booked_mib: Annotated[int, described("What it has of their memory, MiB.")]
+    used_mib: Annotated[int | None, described("What it uses of their memory, MiB; null: not known.")]
     used_mib_of_gpus: Annotated[
-        list[int | None],
-        described("Memory that the pod uses on each GPU, MiB, in the order of `gpus`; null if unknown."),
+        list[int | None], described("What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known.")
     ]
-    compute_percent: Annotated[int, described("Compute that is booked for the pod, in percent of one GPU.")]
+    compute_percent: Annotated[int, described("What it has of their compute, per cent of one GPU.")]
     gpu_time_percent: Annotated[
-        int | None, described("GPU time that the pod uses now, in percent of one GPU; null if unknown.")
+        int | None, described("What it has of their time now, per cent of one GPU; null: not known.")
     ]
-    reserved: Annotated[bool, described("Whether the GPUs are reserved for the pod, which is not bound yet.")]
+    reserved: Annotated[bool, described("Whether the GPUs are kept for it and it is not bound yet.")]
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The JSON output of ``gputile top``; each list has the requested order."""
 
     nodes: Annotated[list[TopNode], described("The GPU nodes.")]
-    gpus: Annotated[list[TopGpu], described("The GPUs of these nodes.")]
-    pods: Annotated[list[TopPod], described("The pods with GPUs or with a reservation.")]
+    gpus: Annotated[list[TopGpu], described("Their GPUs.")]
+    pods: Annotated[list[TopPod], described("The pods that have GPUs.")]
 
 
 def top_answer(

@@ -269,7 +269,7 @@ class ClaimsDriver:
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod that the claim is reserved for; read it if the watch has not delivered it yet."""
+        """Return the pod of the claim's name; it may be one that the watch has not told of yet."""
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod

@@ -151,7 +151,7 @@ def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str,
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
-    """Yield the containers of a pod that use claims, with the names of these ResourceClaims."""
+    """Yield the containers of a pod that use claims, with the names of these in their namespace."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = {each.name: each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims}
     for container in (*pod.spec.containers, *pod.spec.init_containers):

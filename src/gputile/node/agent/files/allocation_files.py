@@ -126,7 +126,7 @@ class NodeFiles:
         return path
 
     def records(self) -> dict[str, Limits]:
-        """Return the limits of each allocation directory with devices, by directory name; skip unreadable ones."""
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
         found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
@@ -278,7 +278,7 @@ class Records:
         self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return the state that the previous agent left on disk, for a machine with the GPUs in ``seen``."""
+        """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
         mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
         state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode)
