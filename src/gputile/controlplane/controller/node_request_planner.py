@@ -325,5 +325,5 @@ class NodeRequestPlanner:
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return what pods have in common for which an autoscaler adds nodes alike."""
+    """Return a key that is equal for pods for which an autoscaler would add the same kind of node."""
     return each.pod.metadata.namespace, each.request

@@ -43,34 +43,34 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[int, described("MiB of the GPU that it has.")]
-    percent: Annotated[int, described("Compute that it has, per cent.")]
-    kept: Annotated[bool, described("Whether the place is kept for it and it is not bound yet.")] = False
+    mib: Annotated[int, described("Memory of the GPU that is booked for the pod, MiB.")]
+    percent: Annotated[int, described("Compute of the GPU that is booked for the pod, in percent.")]
+    kept: Annotated[bool, described("Whether this is a reservation for a pod that is not bound yet.")] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
 
-    index: Annotated[int, described("The number of the GPU on its node.")]
+    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
-    free_mib: Annotated[int, described("Memory that is free, MiB.")]
-    free_percent: Annotated[int, described("Compute that is free, per cent.")]
-    pods: Annotated[list[HolderReport], described("Who has a part of it.")]
-    lacks: Annotated[str, described('Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')]
+    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
+    free_mib: Annotated[int, described("Free memory, MiB.")]
+    free_percent: Annotated[int, described("Free compute, in percent.")]
+    pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
+    lacks: Annotated[str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A node, and its reasons against the pod; "" if there are none."""
 
     name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
-    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
-    unresolvable: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")] = (
-        msgspec.field(name="lasting")
-    )
-    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
+    in_tree: Annotated[str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')]
+    gpu: Annotated[str, described('Why the GPUs of the node do not fit the pod; "" if they do.')]
+    unresolvable: Annotated[
+        bool, described("Whether the pod would not fit the node even if no other pod were on it.")
+    ] = msgspec.field(name="lasting")
+    unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
+    gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(name="cards")
     fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
     @property
