@@ -82,7 +82,7 @@ class NodeTypeRule(Enum):
     TOO_FEW = "it has {there} GPUs; the pod needs {wanted}"
     TOO_SMALL = "its GPUs have {there}; the pod needs {wanted} MiB on one GPU"
     LABELS = "its labels or taints do not match the pod's node selector, affinity or tolerations"
-    TOO_FEW_RESOURCES = "a node as described in autoscaling.nodeTypes could not run the pod even if it were empty: {wanted}"
+    TOO_FEW_RESOURCES = "an empty node as described in autoscaling.nodeTypes could not run the pod: {wanted}"
     OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
         "such nodes were requested, but the pod still fits none: no node was added, its GPUs cannot be used, or other "

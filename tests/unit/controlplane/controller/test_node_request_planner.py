@@ -420,9 +420,9 @@ def with_adapters(**more: Any) -> Bench:
     ("offered", "wanted", "told"),
     [
         ({EFA: 4}, {EFA: 4}, "NodeRequested"),
-        ({EFA: 4}, {EFA: 5}, f"could not run the pod even if it were empty: Insufficient {EFA}"),
-        ({}, {EFA: 1}, f"could not run the pod even if it were empty: Insufficient {EFA}"),
-        ({"cpu": "8"}, {"cpu": "9"}, "could not run the pod even if it were empty: Insufficient cpu"),
+        ({EFA: 4}, {EFA: 5}, f"could not run the pod: Insufficient {EFA}"),
+        ({}, {EFA: 1}, f"could not run the pod: Insufficient {EFA}"),
+        ({"cpu": "8"}, {"cpu": "9"}, "could not run the pod: Insufficient cpu"),
     ],
 )
 def test_what_a_type_is_said_to_offer_counts(offered: dict[str, Any], wanted: dict[str, Any], told: str) -> None:
