@@ -35,8 +35,8 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
@@ -263,8 +263,9 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
         assert requests is not None
         assert requests.events
 
+    listed = Replaced([*bench.pods, *map(_refused, range(WAITING))])
     with meter.watching():
-        await _begun(lambda: bench.view.pod_event(Replaced([*bench.pods, *map(_refused, range(WAITING))])))
+        await _begun(lambda: bench.view.pod_event(listed))
         await _begun(ask)
 
 

@@ -17,12 +17,13 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import Reservation, encode_allocation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.packing_scores import build
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced
 
@@ -65,8 +66,7 @@ class Bench:
         self.feed = Informer(self.ledger, lambda _: None, (evictable,))
         server: Any = _Server()
         self.unix_ns = 1
-        clock = BinderClock(lambda: 0.0, lambda: self.unix_ns)
-        self.binder = Binder(self.engine, server, clock)
+        self.binder = Binder(self.engine, server, lambda: 0.0, lambda: self.unix_ns)
         self.verbs = ExtenderHandlers(
             self.engine,
             self.binder,
@@ -221,7 +221,8 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays = demand.demand(), engine.ledger.node_arrays.copy()
         await asyncio.sleep(0)
-        engine.packing_state = await asyncio.to_thread(priced, asked, arrays)  # the extender does this in a process
+        found = await asyncio.to_thread(prices, asked)  # the extender does this in a process
+        engine.packing_state = await asyncio.to_thread(build, arrays, found)
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 
