@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from tests.fakes.coroutines import at_once
 
 from benchmarks.clusters import bound_pods, filled, gpu_node, gpu_pod
-from benchmarks.loopmeter import Case, LoopMeter
+from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import (
     AdmissionConfiguration,

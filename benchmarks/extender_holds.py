@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, bound_pods, filled, gpu_node, gpu_pod
-from benchmarks.loopmeter import Case, LoopMeter
+from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -65,9 +65,13 @@ class _Page:
 
 def run() -> Iterator[Result]:
     """Measure the browser at each size, and the cost of viewers for the server at the middle size."""
-    for nodes in SIZES:
-        yield from asyncio.run(_in_browser(nodes))
-    yield from asyncio.run(_viewers(SIZES[1]))
+    for sizes, unit, found in (
+        (SIZES, "nodes", [each for nodes in SIZES for each in asyncio.run(_in_browser(nodes))]),
+        (VIEWERS, "viewer", asyncio.run(_viewers(SIZES[1]))),
+    ):
+        smallest = found[: len(found) // len(sizes)]
+        for each, least in zip(found, itertools.cycle(smallest)):
+            yield replace(each, ratio=each.value / least.value, against=f"with {sizes[0]} {unit}")
 
 
 def objects(nodes: int) -> Iterator[Node | Pod]:
