@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, gpu_pod
-from benchmarks.loopmeter import Case, LoopMeter
+from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, bound_pods, filled, gpu_node, gpu_pod
+from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
@@ -36,7 +36,7 @@ Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 def cases() -> Iterator[Case]:
     """Yield the extender's handlers, each on its own cluster with the same objects."""
     nodes = [gpu_node(number) for number in range(NODES)]
-    pods = list(_bound_pods())
+    pods = list(bound_pods(filled(NODES, PODS)[0].ledger))
 
     def case(what: str, drive: Drive, placement: str = "binpack") -> Case:
         async def run(meter: LoopMeter) -> None:
@@ -85,19 +85,6 @@ class Bench:
 class _Server:
     async def bind(self, binding: Binding) -> None:
         pass
-
-
-def _bound_pods() -> Iterator[Pod]:
-    engine, names = filled(NODES, 0)
-    for number in range(PODS):
-        node, units = names[number % NODES], 1 + number % 2
-        booking = booking_for(engine, number, units, node)
-        assert booking is not None
-        assert booking.allocation is not None
-        pod = gpu_pod(number, units)
-        pod.spec.node_name = node
-        pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
-        yield pod
 
 
 async def _lists(bench: Bench, meter: LoopMeter) -> None:
