@@ -88,7 +88,8 @@ class KnownClaims:
             spec = self.templates.get(f"{namespace}/{name}")
             claim = _new(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            return f"there is no {kind} {namespace}/{name} to judge: name its file by -f too"
+            said = f"there is no {kind} {namespace}/{name} to judge"
+            return f"{said}: name its file by -f too, or ignore it by --ignore-unknown"
         return unjudged(claim)
 
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:

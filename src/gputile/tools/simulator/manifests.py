@@ -134,10 +134,10 @@ def told_together(notes: Iterable[Note]) -> list[str]:
     sentences = []
     for found in alike.values():
         origins = [note.origin for note in found if note.origin is not None]
-        if len(found) == 1 or not origins:
+        if len(set(found)) == 1 or not origins:
             sentences.append(str(found[0]))
         else:
-            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in origins]
+            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in dict.fromkeys(origins)]
             sentences.append(f"{origins[0].file}: {first_of(objects, _OBJECTS_SHOWN)}: {found[0].text}")
     return sentences
 

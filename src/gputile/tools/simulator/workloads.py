@@ -302,9 +302,7 @@ class _Expander:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
-        for each in spec.get("resourceClaims", ()):
-            if why := self._intake.claims.why_not(pod["metadata"]["namespace"], each):
-                raise origin.error(f"{prefix}spec.resourceClaims", why)
+        pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
         self._refuse_words_of_others(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
@@ -349,6 +347,18 @@ class _Expander:
         inventories = filter(None, map(inventory_of, self._nodes))
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
+    def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
+        """Refuse a pod with a claim that cannot be judged; if such are ignored, return the pod without it."""
+        spec, namespace = pod["spec"], pod["metadata"]["namespace"]
+        why_not = [self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())]
+        if not any(why_not):
+            return pod
+        if not self._intake.ignore_unknown:
+            raise origin.error(path, next(filter(None, why_not)))
+        self.expansion.notes += (Note(f"{path}: ignored: {why}", origin) for why in why_not if why)
+        kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
+        return {**pod, "spec": {**spec, "resourceClaims": kept}}
+
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that requests a GPU from another system, and note its other settings for such systems."""
         for where, rule in asked_of_others(path, pod):
@@ -356,7 +366,8 @@ class _Expander:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
             self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
         unit_mib = self._intake.admission.configuration.unit_mib
-        self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
+        words = words_of_others(path, pod, unit_mib, "; gputile convert writes it")
+        self.expansion.notes += (Note(text, origin) for text in words)
 
     def _check_metadata(self, manifest: Manifest) -> None:
         self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))
