@@ -5,13 +5,12 @@ such as ``replicas``, next to or above them, give the number of pods. The table 
 result. Pods that the table does not cover are inferred, so the user is told about them.
 """
 
-import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -340,7 +339,7 @@ class _ShapeSearch:
         self._found.groups.append(Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told))
 
 
-def _is_containers(value: Any) -> bool:
+def _is_containers(value: Any) -> TypeGuard[list[Json]]:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
@@ -434,8 +433,8 @@ def _placing(value: Json) -> dict[str, Any]:
 def _gpus(spec: Json) -> dict[str, Any]:
     """Return the GPU amounts that the containers of a pod request."""
     found: dict[str, Any] = {}
-    lists = [each for name in ("initContainers", "containers") if _is_containers(each := spec.get(name))]
-    for container in itertools.chain(*lists):
+    initial = spec.get("initContainers")
+    for container in (*(initial if _is_containers(initial) else ()), *spec["containers"]):
         resources = container.get("resources")
         for kind in ("requests", "limits"):
             bounds = resources.get(kind) if isinstance(resources, dict) else None
