@@ -250,7 +250,8 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
             if body is not None:
                 _add(Origin(file, document), body, loaded, described)
     except DocumentError as error:
-        raise ManifestError(f"{file}, document {document + 1}: {error}") from error
+        remedy = f"; {_BUILT_BY_HELM}" if "{{" in text else ""
+        raise ManifestError(f"{file}, document {document + 1}: {error}{remedy}") from error
     return loaded
 
 

@@ -16,7 +16,7 @@ import msgspec
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import count_of
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY, SMALLEST_UNIT_MIB
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
 from gputile.api.workloads import POD_GROUP_API
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
@@ -339,6 +339,8 @@ class _Expander:
             return ""
         said = f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
         instead = f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        if others[0] < SMALLEST_UNIT_MIB:
+            instead = f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
         return f"{said} {memory_text(most)}; {instead}"
 
     @cached_property
