@@ -35,8 +35,7 @@ from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.tools.simulator.fields import Json
-from gputile.tools.simulator.generated import make_uid
-from gputile.tools.simulator.manifests import Manifest
+from gputile.tools.simulator.manifests import Manifest, make_uid
 
 BOTH_WAYS = "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
 

@@ -1,4 +1,4 @@
-"""Converts manifests for HAMi, KAI, Run:ai, Koordinator, Volcano and time-slicing to manifests for gputile.
+"""Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
 It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A field whose meaning is
 uncertain is left unchanged, and a message explains what to do by hand. Unrelated fields are never changed.

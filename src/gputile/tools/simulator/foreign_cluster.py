@@ -48,8 +48,7 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_cluster import usual_mib
-from gputile.tools.simulator.generated import make_gpu_uuid
-from gputile.tools.simulator.manifests import Note
+from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 ADOPTED: Final = "gputile.io/adopted"  # annotation of nodes with other systems' GPUs; never written to the API server
 HAMI_NODE: Final = "hami.io/node-nvidia-register"

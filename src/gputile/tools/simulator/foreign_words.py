@@ -1,4 +1,4 @@
-"""Recognises fields for other systems (HAMi, KAI, Run:ai, Koordinator and Volcano), which gputile ignores.
+"""Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
 A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error. Other such fields
 choose which GPU to use or when to start. For them, a note explains what to write for gputile.

@@ -27,6 +27,8 @@ from gputile.tools.simulator.controllers import (
     CONTROLLERS,
     MAKERS,
     ControllerInput,
+    PodMaker,
+    common_labels,
     template_path,
     workload_of,
 )
@@ -42,7 +44,6 @@ from gputile.tools.simulator.fields import (
     mistyped_mode,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
-from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -50,7 +51,11 @@ from gputile.tools.simulator.manifests import (
     ManifestError,
     Note,
     Origin,
+    check_name,
     decode,
+    generated_name,
+    make_uid,
+    suffixes,
 )
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
