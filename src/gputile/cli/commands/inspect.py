@@ -10,15 +10,14 @@ import typer
 
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Plain, namespace_option, option, takes
-from gputile.cli.reads.cluster_objects import read_state
-from gputile.cli.running import Watch, watched
+from gputile.cli.reads.cluster_view import Watch, read_state, watched
 from gputile.cli.terminal import fail, note, write, write_json, write_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Node, Pod
-    from gputile.cli.reads.cluster_objects import ClusterObjects
+    from gputile.cli.reads.cluster_view import ClusterObjects
     from gputile.tools.views.inspect import NodeSummary
 
 
@@ -49,16 +48,16 @@ class InspectOptions(ClusterSource):
     watch: Watch = False
     cluster: ClusterFiles = None
     output: Annotated[
-        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
+        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: draw each GPU with its pods.")
     ] = InspectFormat.TABLE
     plain: Plain = False
 
 
 @takes(InspectOptions)
 def inspect(options: InspectOptions) -> None:
-    """Show how much of each GPU of each node is allocated, in the memory unit in force.
+    """Show how much of each GPU is allocated, by node, in the memory unit in force.
 
-    A column PENDING(Allocated) appears if a pod is on a node and its GPU is not known yet.
+    A column PENDING(Allocated) appears if the GPUs of a pod on a node are not known yet.
     """
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer

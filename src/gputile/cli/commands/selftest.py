@@ -3,10 +3,12 @@
 import math
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import msgspec
@@ -15,7 +17,6 @@ import typer
 from gputile.api.wording import described
 from gputile.cli.app import CONTEXT
 from gputile.cli.options import Printed, option
-from gputile.cli.running import unwinding_on_signals
 from gputile.cli.terminal import ExitCode, Output, Progress, fail, write, write_data, write_table
 from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
@@ -32,12 +33,12 @@ SIMULATED_BYTES_PER_US = 64_000  # of simulated memory: a fill of the time probe
 class IsolationAnswer(msgspec.Struct, frozen=True):
     """``gputile selftest isolation -o json``."""
 
-    memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]
-    time: Annotated[list[TimeRow], described("Time on the GPU.")]
+    memory: Annotated[list[MemoryRow], described("The memory limit, for each way to allocate memory.")]
+    time: Annotated[list[TimeRow], described("The shares of GPU time.")]
 
 
 selftest = typer.Typer(
-    help="Prove on this machine that isolation holds.",
+    help="Test on this machine that containers cannot exceed their limits.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings=CONTEXT,
@@ -47,20 +48,20 @@ selftest = typer.Typer(
 @selftest.command("isolation")
 def isolation(
     fake_driver: Annotated[
-        bool, typer.Option("--fake-driver", help="On a simulated GPU: no driver and no GPU are needed.")
+        bool, typer.Option("--fake-driver", help="Use a simulated GPU; needs no driver and no GPU.")
     ] = False,
     limit_mib: Annotated[
         int | None,
-        option("MIB", f"The limit to hold; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.", min=64),
+        option("MIB", f"The memory limit; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.", min=64),
     ] = None,
     seconds: Annotated[
-        float, option("SECONDS", "How long a measurement of shares of time takes; 0: none.", min=0, max=LONGEST_S)
+        float, option("SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S)
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
+    """Test the limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
 
-    Exit code: 0 when every bound held, 1 when one was missed.
+    Exit code: 0 if every limit held, 1 if one did not.
     """
     from gputile.node.isolation.library import LibraryMissing
 
@@ -73,7 +74,7 @@ def isolation(
     try:
         with (
             _temporary_root(),
-            unwinding_on_signals(_kill_children),
+            _unwinding_on_signals(),
             Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S),
         ):
             if fake_driver:
@@ -96,6 +97,30 @@ def _kill_children() -> None:
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
             os.kill(int(child), signal.SIGKILL)  # only this process reaps it, so the PID is not reused
+
+
+@contextmanager
+def _unwinding_on_signals() -> Iterator[None]:
+    """On a termination signal, kill the child processes, and exit through all open contexts.
+
+    Further signals are ignored during the clean-up. A signal that the parent process ignores stays ignored.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        _kill_children()
+        sys.exit(128 + number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {each: found for each in signals if (found := signal.getsignal(each)) is not signal.SIG_IGN}
+    try:
+        for number in before:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -62,13 +62,13 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     ``remedy`` says how to mend that, "" if unknown.
     """
 
-    name: Annotated[str, described("Which component.")]
+    name: Annotated[str, described("The component's name.")]
     kind: Annotated[str, described("Deployment or DaemonSet.")]
-    state: Annotated[RolloutState, described("Whether it is ready.")]
-    ready: Annotated[int, described("How many of its pods are ready.")]
-    wanted: Annotated[int, described("How many pods it is to have.")]
-    reason: Annotated[str, described('What is in the way, "" for nothing.')] = ""
-    remedy: Annotated[str, described('What to do about it, "" where nothing is known.')] = ""
+    state: Annotated[RolloutState, described("The state of the component.")]
+    ready: Annotated[int, described("The number of ready pods.")]
+    wanted: Annotated[int, described("The number of desired pods.")]
+    reason: Annotated[str, described('Why it is not ready; "" if it is.')] = ""
+    remedy: Annotated[str, described('What to do about it; "" if nothing is known.')] = ""
 
 
 def component_of(
@@ -229,10 +229,13 @@ _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrad
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
     """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can be in."""
 
-    object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
-    rule: Annotated[str, described("What is wrong with it.")]
+    object: Annotated[str, described("The object with the problem, such as a Helm release, a component or a pod.")]
+    rule: Annotated[str, described("The problem.")]
     remedy: Annotated[str, described("What to do about it.")]
-    state: Annotated[RolloutState, described("How far the installation can be at most; Ready where it hinders none.")]
+    state: Annotated[
+        RolloutState,
+        described("The best possible state of the installation; Ready if no component is affected."),
+    ]
 
 
 def unfinished_releases(

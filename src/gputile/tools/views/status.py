@@ -95,12 +95,12 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     name: Annotated[str, described("The node's name.")]
-    agent_there: Annotated[bool, described("Whether an agent has a pod there.")]
+    agent_there: Annotated[bool, described("Whether an agent has a pod on the node.")]
     agent_ready: Annotated[bool, described("Whether the agent is ready.")]
-    mode: Annotated[str, described('The mode in force, "" where the agent has reported none.')]
-    unit_mib: Annotated[int, described("The memory unit in force, MiB, 0 where the agent has reported none.")]
-    gpus: Annotated[int, described("How many GPUs it has.")]
-    problems: Annotated[list[str], described("What is pending or wrong on the node, in its own words.")]
+    mode: Annotated[str, described('The mode in force; "" if the agent has reported none.')]
+    unit_mib: Annotated[int, described("The memory unit in force, in MiB; 0 if the agent has reported none.")]
+    gpus: Annotated[int, described("The number of its GPUs.")]
+    problems: Annotated[list[str], described("Pending changes and problems, as the node's conditions report them.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,20 +111,14 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     those of the whole installation.
     """
 
-    phase: Annotated[RolloutPhase, described("What the installation is.")]
-    unit_mib: Annotated[int, described("The configured memory unit, MiB, 0 where there is no configuration.")]
-    resting: Annotated[int, described("How many nodes have no GPU, so that their agents wait for one.")]
+    phase: Annotated[RolloutPhase, described("The state of the installation.")]
+    unit_mib: Annotated[int, described("The configured memory unit, in MiB; 0 without a configuration.")]
+    resting: Annotated[int, described("The number of nodes without GPUs, whose agents are idle.")]
     components: Annotated[list[Component], described("The components.")]
     nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
-    traces: Annotated[
-        list[str], described("What programs outside of pods have left, where there is no component.")
-    ] = []
-    elsewhere: Annotated[
-        list[str], described("Other namespaces that its webhook is in, if there is no component here.")
-    ] = []
-    problems: Annotated[
-        list[InstallationProblem], described("What is wrong with the whole, and no component's own state tells.")
-    ] = []
+    traces: Annotated[list[str], described("Without components: signs of programs that run outside of pods.")] = []
+    elsewhere: Annotated[list[str], described("Without components: other namespaces with a webhook of gputile.")] = []
+    problems: Annotated[list[InstallationProblem], described("Problems of the whole installation.")] = []
 
 
 def assess(
