@@ -59,7 +59,7 @@ def traces_of(
     for configuration in configurations:
         places = {_namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)}
         if places & {"", namespace}:
-            found.here.append(f"the webhook configuration {configuration.metadata.name} is there")
+            found.here.append(f"the webhook configuration {configuration.metadata.name} exists")
         found.elsewhere.extend(sorted(places - {"", namespace, *found.elsewhere}))
     return found
 
@@ -72,7 +72,7 @@ def _namespace(webhook: WebhookEntry) -> str:
 
 _NAMED: Final = 20  # components in the first line
 _HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")
-_NO_AGENT: Final = "no agent runs there; this is what the last one said"
+_NO_AGENT: Final = "no agent runs there; this is the last report"
 
 
 class RolloutPhase(StrEnum):
@@ -202,8 +202,8 @@ def table(installation: Installation, width: int | None = None) -> str:
         lines += ["", *aligned([heading, *(_node_row(node, absent) for node in installation.nodes)], width)]
         other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
-            rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
-            lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
+            rest = "1 node still has" if len(other) == 1 else f"{len(other)} nodes still have"
+            lines += ["", f"The memory unit is {_unit(installation.unit_mib)}; {rest} another one."]
     if installation.resting:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
         lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
@@ -212,22 +212,23 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 def _seen(installation: Installation) -> list[str]:
     """Return the lines on an installation without components."""
-    found = ["its configuration is there"] if installation.unit_mib else []
-    count = len(installation.nodes)
-    if count:
-        found.append("1 node has what an agent reported" if count == 1 else f"{count} nodes have what agents reported")
+    found = ["its configuration exists"] if installation.unit_mib else []
+    if count := len(installation.nodes):
+        found.append("1 node has an agent's report" if count == 1 else f"{count} nodes have agents' reports")
     found += map(inert, installation.traces)
     if not found and not installation.elsewhere:
         return []
-    but = f", but {_listed(found)}" if found else ""
-    lacking = f"ere are no Deployments and DaemonSets of it{but}"
     if installation.phase is RolloutPhase.OUTSIDE_OF_PODS:
-        unknown = "Whether these programs are ready is not known here: each answers /readyz on its health port."
-        return ["", f"It runs outside of pods: h{lacking}. {unknown}"]
-    if installation.elsewhere:
+        advice = (
+            "It runs outside of pods; whether it is ready is unknown: each program answers /readyz on its health port."
+        )
+    elif installation.elsewhere:
         other = inert(installation.elsewhere[0])
-        return ["", f"H{lacking}: its webhook is in the namespace {other} (--installed-in {other})."]
-    return ["", f"H{lacking}: it may run in another namespace (--installed-in), or have left this behind."]
+        advice = f"Its webhook is in the namespace {other} (--installed-in {other})."
+    else:
+        advice = "It may run in another namespace (--installed-in), or these may be left over."
+    but = f", but {_listed(found)}" if found else ""
+    return ["", f"This namespace has no Deployments and DaemonSets of gputile{but}. {advice}"]
 
 
 def _listed(texts: Sequence[str]) -> str:
