@@ -43,8 +43,7 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
-from gputile.tools.simulator.generated import check_name, make_gpu_uuid, make_uid
-from gputile.tools.simulator.manifests import Manifest, Origin
+from gputile.tools.simulator.manifests import Manifest, Origin, check_name, make_gpu_uuid, make_uid
 
 # By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no memory is stated.
 _USUAL_MIB: Final = (

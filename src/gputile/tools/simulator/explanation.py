@@ -20,6 +20,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.claims import unjudged
+from gputile.tools.simulator.controller_rules import VictimFinder, victims_text
 from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.node_reports import (
     NodeReport,
@@ -29,7 +30,6 @@ from gputile.tools.simulator.node_reports import (
     unlimited_memory,
     waiting_for,
 )
-from gputile.tools.simulator.preemption import VictimFinder, victims_text
 from gputile.tools.simulator.remedies import Remedy, remedies
 
 NODES_NAMED: Final = 10

@@ -160,7 +160,7 @@ class Subject:
         except RequestError:
             return []
         feasible = self.engine.filter(request, names).feasible if request is not None else list(names)
-        return list(islice((name for name in feasible if self._obstacle(pod, name) is None), most))
+        return list(islice((name for name in feasible if self.predicates.reason(pod, name) is None), most))
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
         """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
@@ -169,7 +169,7 @@ class Subject:
             self.ledger.apply(PodDeleted(booking.uid))
         gone = [uid for uid in leaving if self.predicates.remove(uid)]
         try:
-            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             for booking in held:
                 self.ledger.apply(Assumed(booking))
@@ -182,14 +182,10 @@ class Subject:
         self.predicates.put_node(node)
         self.ledger.apply(NodeApplied(node))
         try:
-            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             self.predicates.drop_node(name)
             self.ledger.apply(NodeDeleted(name))
-
-    def _obstacle(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
-        """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
-        return self.predicates.reason(pod, name)
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
