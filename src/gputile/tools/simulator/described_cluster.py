@@ -95,12 +95,13 @@ class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
     """
 
     count: Annotated[int, described("How many GPUs.", ge=1, le=MOST_GPUS)] = 1
-    memory: Annotated[MemorySize, described("Memory of each, as 15GiB.")]
+    memory: Annotated[MemorySize, described("The memory of each, such as 15GiB.")]
     model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
     bandwidth: Annotated[
-        Literal["", "nvlink", "pcie"] | list[list[float]], described("How they are linked, or a matrix in GB/s.")
+        Literal["", "nvlink", "pcie"] | list[list[float]],
+        described("The link between them, nvlink or pcie, or a matrix in GB/s."),
     ] = ""
-    unhealthy: Annotated[list[int], described("Which of them are unhealthy, counted within the group from 0.")] = []
+    unhealthy: Annotated[list[int], described("The indices of the unhealthy ones, from 0 within the group.")] = []
 
 
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
@@ -116,20 +117,22 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no mode label."""
 
-    name: Annotated[str, described("The node's name; of several, what their names begin with.")]
+    name: Annotated[str, described("The node's name; with count, the prefix of the names.")]
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
-        described("How many equal nodes: NAME-1 and so on; absent: one, called NAME."),
+        described("The number of equal nodes, called NAME-1 and so on; absent: one, called NAME."),
     ] = None
     address: Annotated[str, described("The node's address.")] = ""
-    mode: Annotated[Mode | None, described("The node mode; absent: the node has no label of it.")] = None
+    mode: Annotated[Mode | None, described("The node's mode; absent: the node has no mode label.")] = None
     placement: Annotated[
-        Placement | None, described("The label ack.node.gpu.placement; absent: the node has none.")
+        Placement | None, described("The value of the label ack.node.gpu.placement; absent: no such label.")
     ] = None
-    gpus: Annotated[GpuGroup | list[GpuGroup], described("Its GPUs, or groups of equal ones.")] = []
+    gpus: Annotated[
+        GpuGroup | list[GpuGroup], described("Its GPUs if all are equal, or a list of groups of equal ones.")
+    ] = []
     labels: Annotated[
         dict[str, str],
-        described("Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."),
+        described("Further labels; unless set here, kubernetes.io/os is linux and kubernetes.io/arch amd64."),
     ] = {}
     annotations: Annotated[dict[str, str], described("Further annotations.")] = {}
     taints: Annotated[
@@ -137,8 +140,8 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     ] = None
     unschedulable: Annotated[bool, described("Whether it is cordoned.")] = False
     cpu: Annotated[Quantity, described("Its CPUs, as a Kubernetes quantity.")] = 128
-    memory: Annotated[Quantity, described("Its memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
-    pods: Annotated[int, described("How many pods it takes.", ge=0, le=100_000)] = 110
+    memory: Annotated[Quantity, described("Its memory, as a Kubernetes quantity or such as 128GiB.")] = "1024GiB"
+    pods: Annotated[int, described("The number of pods that it can run.", ge=0, le=100_000)] = 110
     resources: Annotated[ResourceList, described("Further resources, as Kubernetes quantities.")] = {}
 
 
@@ -148,10 +151,10 @@ class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
     kind: Annotated[Literal["Cluster"], described("What this file is.")]
     gpu_memory_unit: Annotated[
-        MemorySize | None, described("The cluster's memory unit, as 128MiB; absent: the configuration's.")
+        MemorySize | None, described("The cluster's memory unit, such as 128MiB; absent: the configuration's.")
     ] = None
     nodes: Annotated[list[DescribedNode], described("Its nodes.")]
-    metadata: Annotated[dict[str, Any], described("A name and what else one likes; not read.")] = {}
+    metadata: Annotated[dict[str, Any], described("A name, and whatever else you like; it is ignored.")] = {}
 
 
 def described_unit(manifest: Manifest) -> int | None:

@@ -182,12 +182,13 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         str,
         described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
     ]
-    node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
-    text: Annotated[str, described("The same in sentences.")]
+    node: Annotated[str | None, described("The pod's node; null if it has none.")]
+    text: Annotated[str, described("The explanation, in sentences.")]
     nodes: Annotated[
-        list[NodeReport], described("What each node says, the nearest first; empty where the pod has its place.")
+        list[NodeReport],
+        described("The verdict of each node, the closest to fitting first; empty if the pod has a node."),
     ]
-    changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
+    changes: Annotated[list[Remedy], described("Changes, each of which would be sufficient by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:

@@ -28,10 +28,10 @@ class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
 class Count(_TableSection, frozen=True):
     """A count in the object: the number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``."""
 
-    path: Annotated[Path, described("Where the number stands in the object.")]
-    default: Annotated[int, described("The number where nothing stands there.", ge=0)] = 1
-    per: Annotated[str, described("Where a number stands by which it is divided.")] = ""
-    plus: Annotated[int, described("What is added to it.")] = 0
+    path: Annotated[Path, described("The path of the number in the object.")]
+    default: Annotated[int, described("The number if the path leads nowhere.", ge=0)] = 1
+    per: Annotated[str, described("The path of a number that divides it.")] = ""
+    plus: Annotated[int, described("A number that is added to it.")] = 0
 
 
 class PodsOfKind(_TableSection, frozen=True):
@@ -42,17 +42,17 @@ class PodsOfKind(_TableSection, frozen=True):
     ``{number}`` the index of the pod.
     """
 
-    template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
-    otherwise: Annotated[str, described("Where it stands if not there.")] = ""
+    template: Annotated[Path, described("The path of the pod template; * is each entry of a list or mapping.")]
+    otherwise: Annotated[str, described("Another path, if there is no template at the first.")] = ""
     count: Annotated[
         tuple[Path | Count, ...],
-        described("Numbers whose product is how many pods of the template there are; none: as its shape says."),
+        described("Numbers whose product is the number of pods; none: the object's shape decides."),
     ] = ()
     name: Annotated[
-        str, described("Names of the pods: {name} is the object's, {key} the entry's, {number} counts the pods.")
+        str, described("The pods' names: {name} is the object's, {key} the entry's, {number} the pod's index.")
     ] = ""
     labels: Annotated[
-        dict[str, str], described("Labels that the kind's controller adds to the pods, with the same braces.")
+        dict[str, str], described("Labels that the kind's controller adds to the pods, with the same placeholders.")
     ] = {}
 
 
@@ -65,11 +65,11 @@ class PodKind(_TableSection, frozen=True):
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
     kind: Annotated[str, described("The kind.")]
-    pods: Annotated[tuple[PodsOfKind, ...], described("The pods that an object of it makes; none: it makes none.")] = ()
-    suspended: Annotated[str, described("Where the object says that its pods are held back.")] = ""
-    owned: Annotated[
-        dict[str, str], described("Labels by which its pods are known where their controller is another object.")
-    ] = {}
+    pods: Annotated[
+        tuple[PodsOfKind, ...], described("The pods that an object of the kind creates; none: it creates none.")
+    ] = ()
+    suspended: Annotated[str, described("The path of the field that suspends an object.")] = ""
+    owned: Annotated[dict[str, str], described("Labels that identify its pods if another object controls them.")] = {}
 
 
 class KindsTable(_TableSection, frozen=True):
