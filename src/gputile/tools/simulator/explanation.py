@@ -182,13 +182,13 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         str,
         described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
     ]
-    node: Annotated[str | None, described("The pod's node; null if it has none.")]
-    text: Annotated[str, described("The explanation, in sentences.")]
+    node: Annotated[str | None, described("The node to which the pod is bound; null if it is not bound.")]
+    text: Annotated[str, described("The explanation in sentences.")]
     nodes: Annotated[
         list[NodeReport],
-        described("The verdict of each node, the closest to fitting first; empty if the pod has a node."),
+        described("Why each node does or does not fit, the node that comes closest first; empty if the pod is bound."),
     ]
-    changes: Annotated[list[Remedy], described("Changes, each of which would be sufficient by itself.")]
+    changes: Annotated[list[Remedy], described("Changes; each of them would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:

@@ -43,35 +43,35 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[int, described("Its memory on the GPU, MiB.")]
-    percent: Annotated[int, described("Its compute on the GPU, per cent.")]
-    kept: Annotated[bool, described("Whether this is a reservation of a pod that is not bound yet.")] = False
+    mib: Annotated[int, described("Memory of the GPU that is booked for the pod, MiB.")]
+    percent: Annotated[int, described("Compute of the GPU that is booked for the pod, in percent.")]
+    kept: Annotated[bool, described("Whether this is a reservation for a pod that is not bound yet.")] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
 
-    index: Annotated[int, described("The GPU's index on its node.")]
+    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    total_mib: Annotated[int, described("Memory that pods can request, MiB.")]
+    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
     free_mib: Annotated[int, described("Free memory, MiB.")]
-    free_percent: Annotated[int, described("Free compute, per cent.")]
-    pods: Annotated[list[HolderReport], described("The pods that have a share of it.")]
-    lacks: Annotated[str, described('Why the pod cannot use it; "" if it can.')]
+    free_percent: Annotated[int, described("Free compute, in percent.")]
+    pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
+    lacks: Annotated[str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A node, and its reasons against the pod; "" if there are none."""
 
     name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('Why kube-scheduler\'s own rules forbid the node; "" if they do not.')]
-    gpu: Annotated[str, described('Why the node\'s GPUs cannot serve the pod; "" if they can.')]
-    unresolvable: Annotated[bool, described("Whether the pod would not fit the node even if it were empty.")] = (
-        msgspec.field(name="lasting")
-    )
-    unit_mib: Annotated[int, described("The node's memory unit, MiB.")]
-    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
-    fits: Annotated[bool, described("Whether the pod fits the node now.")]
+    in_tree: Annotated[str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')]
+    gpu: Annotated[str, described('Why the GPUs of the node do not fit the pod; "" if they do.')]
+    unresolvable: Annotated[
+        bool, described("Whether the pod would not fit the node even if no other pod were on it.")
+    ] = msgspec.field(name="lasting")
+    unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
+    gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(name="cards")
+    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
     @property
     def text(self) -> str:
