@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from benchmarks.clusters import GPUS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
 from gputile.core.ledger.events import Assumed, PodDeleted
-from gputile.core.placement.topology import best_set
+from gputile.core.placement.fit import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 NODES, PODS = 5_000, 50_000

@@ -20,7 +20,7 @@ from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.topology import best_set
+from gputile.core.placement.fit import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted
 from tests.costs.calls import calls

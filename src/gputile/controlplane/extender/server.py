@@ -27,7 +27,7 @@ from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.free_memory import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.client import SYSTEM_CLOCK, Clock, Connection
 from gputile.kube.config import Access

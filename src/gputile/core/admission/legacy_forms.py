@@ -14,8 +14,8 @@ from gputile.api.affinity import Affinity, NodeSelectorTerm
 from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
-from gputile.core.admission.gpu_requests import asked_by
 from gputile.core.devices.inventory import model_label_value
+from gputile.core.devices.request import asked_by
 from gputile.core.refusal import AdmissionRule, Refusal
 
 

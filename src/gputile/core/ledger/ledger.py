@@ -14,8 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
 from gputile.api.resource_claims import ResourceClaim
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.booking import DOUBTED, Booking, booking_of
-from gputile.core.ledger.claim_booking import Claims, claim_booking, claim_node
+from gputile.core.ledger.booking import DOUBTED, Booking, Claims, booking_of, claim_booking, claim_node
 from gputile.core.ledger.events import (
     Assumed,
     ClaimApplied,
@@ -34,9 +33,8 @@ from gputile.core.ledger.events import (
     PodsReplaced,
     TimePassed,
 )
-from gputile.core.ledger.node_arrays import Changes
-from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.core.ledger.node_table import NodeTable, NonGpuPods
+from gputile.core.ledger.node_arrays import Changes, NodeTable, NonGpuPods
+from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode, node_info_of
 from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
 
 _A_STEP = 128  # the number of pods to release before other tasks may run
@@ -328,6 +326,28 @@ class Ledger:
     def info_of(self, name: str) -> NodeInfo | None:
         row = self.row_of.get(name)
         return self._table.node_info(row) if row is not None else None
+
+    def state(self, name: str) -> NodeState | None:
+        """Return a node with what is booked on its GPUs; None if the node is unknown."""
+        row = self.row_of.get(name)
+        info = self.node_info(row) if row is not None else None
+        if row is None or info is None:
+            return None
+        arrays = self.node_arrays
+        gpus = tuple(
+            GpuState(
+                gpu=gpu,
+                total=int(arrays.total[row, i]),
+                used=int(arrays.used[row, i]),
+                percent=int(arrays.percent[row, i]),
+                pods=int(arrays.pods[row, i]),
+                group=int(arrays.group[row, i]),
+            )
+            for i, gpu in enumerate(info.inventory.gpus)
+        )
+        closed = arrays.serving_mode[row] == ServingMode.BLOCKED
+        blocked_by = tuple(booking.key for booking in self.unplaced(name)) if closed else ()
+        return NodeState(info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         return self._table.nodes()

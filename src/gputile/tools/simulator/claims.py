@@ -29,7 +29,7 @@ from gputile.api.well_known import DRIVER, GPU_CLASS, SHARE_CLASS
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources, host_request
-from gputile.core.ledger.claim_booking import claim_node
+from gputile.core.ledger.booking import claim_node
 from gputile.core.ledger.events import ClaimApplied
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine

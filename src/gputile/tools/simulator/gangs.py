@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
 from gputile.api.workloads import PodGroup
-from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import (
     GangName,
     gang_of,
@@ -16,6 +15,7 @@ from gputile.core.devices.gang_membership import (
     started,
     too_few_text,
 )
+from gputile.core.devices.request import is_decided
 
 
 @dataclass(slots=True)

@@ -13,9 +13,8 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import gang_of, gated
-from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
+from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, is_decided, parse_request
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
@@ -30,7 +29,7 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.ledger.node_info import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -200,7 +199,7 @@ class Subject:
 
     def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
         """Return a node's report, preceded by its sort key (``_nearness``)."""
-        state, request = self.engine.state(name), self.request
+        state, request = self.engine.ledger.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
             refused = found if isinstance(found, Refusal) else None

@@ -19,7 +19,7 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.free_memory import overallocated_gpus
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import gpu_node, ledger_of
 from tests.stateful.ledgercheck import image, unused_rows_are_empty

@@ -13,7 +13,6 @@ from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostRes
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.fit import choose_gpus, refusal
 from gputile.core.placement.packing_scores import (
@@ -62,7 +61,8 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
     rows = np.arange(arrays.rows)
     assert (scores(arrays, shape, host, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
-        node = node_state(ledger, row, node_info)
+        node = ledger.state(node_info.name)
+        assert node is not None
         fits = refusal(node, shape) is None
         assert fits == (everywhere[row] != vectorized.UNFIT)
         if not fits:
