@@ -15,7 +15,6 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.ledger.booking import DOUBTED, Booking
-from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -79,7 +78,7 @@ class PodBinding:
         The watch confirms it, too, but the other pods of a gang's plan do not wait for that.
         """
         if self.plan:
-            self.ledger.apply(Confirmed(self.pod.metadata.uid))
+            self.ledger.confirm(self.pod.metadata.uid)
 
     def take_back(self, *, gone: bool = False) -> None:
         """Record that the Binding was certainly not executed; with ``gone`` the pod does not exist any more.
@@ -87,7 +86,10 @@ class PodBinding:
         The pod's GPUs are free again; a reservation is in force as before.
         """
         uid = self.pod.metadata.uid
-        self.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
+        if gone:
+            self.ledger.remove_pod(uid)
+        else:
+            self.ledger.forget(uid)
 
 
 def assume_pod(
@@ -113,7 +115,7 @@ def assume_pod(
     if isinstance(binding, Refusal):
         return msgspec.structs.replace(binding, text=f"node {node}: {binding.text}")
     if binding.booking is not None:
-        engine.ledger.apply(Assumed(binding.booking))
+        engine.ledger.assume(binding.booking)
     return binding
 
 
@@ -167,6 +169,9 @@ def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | 
     ``read_at`` is a time of the monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
-        ledger.apply(PodDeleted(uid))
+        ledger.remove_pod(uid)
     elif before is not None and ledger.booking(uid) is before:
-        ledger.apply(PodRead(found, read_at) if found.spec.node_name else Forgotten(uid))
+        if found.spec.node_name:
+            ledger.apply_read_pod(found, read_at)
+        else:
+            ledger.forget(uid)

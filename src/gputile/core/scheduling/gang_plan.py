@@ -21,7 +21,6 @@ from gputile.api.core import Pod
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.kube_predicates.inter_pod import affinity_terms, anti_affinity_terms, hard_spread
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import Assumed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
@@ -163,12 +162,12 @@ def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, pred
             raise LedgerError(f"pod {booking.key} already holds GPUs of node {booking.node}")
     nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
     for uid in pods:
-        ledger.apply(PodDeleted(uid))
+        ledger.remove_pod(uid)
     try:
         yield
     finally:
         for booking in held.values():
-            ledger.apply(Assumed(booking))
+            ledger.assume(booking)
         for uid, node in nodes.items():
             predicates.place(pods[uid], node)
 
@@ -283,7 +282,7 @@ class _GangSearch:
         pod, request = self._members[member].pod, self._members[member].request
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
-            self._ledger.apply(Assumed(booking))
+            self._ledger.assume(booking)
         spec = self._kinds.asking[self._kinds.number[member]].pod.spec
         self._predicates.place(msgspec.structs.replace(pod, spec=spec), place.node)
         self._placed[member] = place
@@ -293,7 +292,7 @@ class _GangSearch:
         if self._placed.pop(member, None) is not None:
             uid = self._members[member].pod.metadata.uid
             self._predicates.remove(uid)
-            self._ledger.apply(Forgotten(uid))
+            self._ledger.forget(uid)
             self._full.clear()
 
     def _why_nowhere(self, asking: GangCandidate) -> str:

@@ -17,7 +17,6 @@ from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import insufficient, node_allocatable, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_plan import GangCandidate
@@ -151,7 +150,7 @@ class _Site:
     def add(self, kind: NodeType) -> str:
         name = f"new-{len(self._nodes)}"
         node = kind.node(name)
-        self._ledger.apply(NodeApplied(node))
+        self._ledger.apply_node(node)
         self._predicates.put_node(node)
         self._nodes[name] = kind
         return name
@@ -201,6 +200,6 @@ class _Site:
                 return False
             booking = decision.booking(each.pod, request, 0.0)
             if booking is not None:
-                self._ledger.apply(Assumed(booking))
+                self._ledger.assume(booking)
         self._predicates.place(each.pod, name)
         return True

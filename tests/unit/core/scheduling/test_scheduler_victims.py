@@ -11,7 +11,6 @@ from gputile.api.core import PodCondition
 from gputile.api.well_known import DELETION_COST_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed
 from gputile.core.scheduling.eviction_rules import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import completed_victims
@@ -26,7 +25,7 @@ def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
     ledger = ledger_of(gpu_node(mode="cgpu", sizes=[15 * GIB] * 2))
     for i, (gpu, gib, priority) in enumerate(pods):
         allocation = Allocation((share(f"GPU-n-{gpu}", gib * GIB),), {}, 1024)
-        ledger.apply(Assumed(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority)))
+        ledger.assume(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority))
     return PlacementEngine(ledger)
 
 
@@ -66,7 +65,7 @@ def test_what_leaves_is_what_was_proposed_and_enough_of_lower_priority_b5(
     for i, (gpus, gib, of, team) in enumerate(held):
         shares = tuple(share(f"GPU-n-{gpu}", gib * GIB, gib * 10) for gpu in sorted(gpus))
         allocation = Allocation(shares, {}, 1024, whole=mode in ("default", "topology"))
-        ledger.apply(Assumed(Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=None)))
+        ledger.assume(Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=None))
         if of < priority:
             lower.add(str(i))
     engine, asking = PlacementEngine(ledger), pod(namespace="x", asks=asked)
