@@ -379,12 +379,14 @@ class Ledger:
 
         Reservations are not included: their pods are not on the node yet.
         """
-        row = self.row_of.get(node)
-        return [
-            b
-            for b in self.on_node(node)
-            if b.allocation is None or (row is not None and not b.reserved and not self._table.knows_gpus(row, b))
-        ]
+        info = self.info_of(node)
+
+        def is_unplaced(booking: Booking) -> bool:
+            if booking.allocation is None or info is None or booking.reserved:
+                return booking.allocation is None
+            return any(info.column(share.uuid) is None for share in booking.gpus)
+
+        return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
         """Return the unconfirmed bookings that were assumed at least ``age`` seconds before ``now`` (monotonic)."""

@@ -239,11 +239,6 @@ class NodeTable:
         for name in sorted(self.row_of):
             yield self.row_of[name], self._node_info[self.row_of[name]]
 
-    def knows_gpus(self, row: int, booking: Booking) -> bool:
-        """Return whether a booking names its GPUs, and the node in ``row`` has them all."""
-        node_info = self._node_info[row]
-        return booking.allocation is not None and all(node_info.column(each.uuid) is not None for each in booking.gpus)
-
 
 class NonGpuPods:
     """The bound pods without a booking, and the sum of their requests on each node."""

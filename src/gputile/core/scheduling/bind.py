@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from gputile.api.core import Binding, Pod
+from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.request import Request, RequestError
@@ -50,8 +50,15 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server."""
-        return self.decision.binding(self.pod, self.version)
+        """The body of the request to the API server, which sets node and allocation in one write, for this UID only."""
+        meta = BindingMeta(
+            name=self.pod.metadata.name,
+            namespace=self.pod.metadata.namespace,
+            uid=self.pod.metadata.uid,
+            annotations=self.decision.annotations(self.pod),
+            resource_version=self.version,
+        )
+        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
         return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name

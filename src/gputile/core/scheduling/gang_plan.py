@@ -101,20 +101,19 @@ _REASONS_SHOWN = 3
 class GangPlan:
     """The placements of a gang's pods, by UID. If the gang ``fits``, enough pods have one.
 
-    ``lacking`` is the reason why the first unplaced pod has no placement, "" if all have one. ``counted``: the gang
-    cannot fit, and the search ended early, so more pods may fit; ``lacking`` is "" then.
+    ``lacking`` is why the first unplaced pod has no placement. It is "" if all have one, or if the search for a gang
+    that cannot fit ended early, so that more pods may fit.
     """
 
     places: dict[str, Decision]
     fits: bool
     lacking: str = ""
-    counted: bool = False
 
     @property
     def room(self) -> str:
         """The number of pods that fit, and the reason why no more do."""
         count = len(self.places)
-        return f"{count} or more, and not for all of them" if self.counted else f"{count}; {self.lacking}"
+        return f"{count}; {self.lacking}" if self.lacking else f"{count} or more, and not for all of them"
 
 
 def plan_gang(
@@ -139,7 +138,7 @@ def plan_gang(
         counted = hopeless and len(found) == _MOST_COUNTED
         lacking = search.explain(found) if len(found) < len(ordered) and not counted else ""
     places = {ordered[member].pod.metadata.uid: place for member, place in found.items()}
-    return GangPlan(places, len(places) >= needed, lacking, counted)
+    return GangPlan(places, len(places) >= needed, lacking)
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:

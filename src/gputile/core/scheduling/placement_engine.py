@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.api.core import Pod
 from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu
@@ -73,20 +73,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     def annotations(self, pod: Pod) -> dict[str, str]:
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
-
-    def binding(self, pod: Pod, version: str = "") -> Binding:
-        """Build the Binding, which sets node and allocation in one write, and only for the pod with this UID.
-
-        With ``version`` it is valid only for that resourceVersion of the pod.
-        """
-        meta = BindingMeta(
-            name=pod.metadata.name,
-            namespace=pod.metadata.namespace,
-            uid=pod.metadata.uid,
-            annotations=self.annotations(pod),
-            resource_version=version,
-        )
-        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
         """Build the booking to assume while the Binding is in flight; None if there is nothing to book.
