@@ -263,8 +263,9 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
         assert requests is not None
         assert requests.events
 
+    listed = Replaced([*bench.pods, *map(_refused, range(WAITING))])
     with meter.watching():
-        await _begun(lambda: bench.view.pod_event(Replaced([*bench.pods, *map(_refused, range(WAITING))])))
+        await _begun(lambda: bench.view.pod_event(listed))
         await _begun(ask)
 
 

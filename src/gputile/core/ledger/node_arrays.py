@@ -5,7 +5,7 @@ for each node and booking that is added or removed. Rows and columns grow by dou
 usable GPU.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, KeysView
 
 import numpy as np
 import numpy.typing as npt
@@ -273,8 +273,8 @@ class NonGpuPods:
         node, host = self._held.pop(uid, ("", NO_HOST_RESOURCES))
         return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
 
-    def uids(self) -> frozenset[str]:
-        return frozenset(self._held)
+    def uids(self) -> KeysView[str]:
+        return self._held.keys()
 
     def _add(self, node: str, host: HostResources) -> tuple[str, HostResources]:
         before = self.on_node(node)

@@ -31,6 +31,7 @@ from gputile.core.placement.vectorized import gpu_keys
 from gputile.core.refusal import FitRule, Refusal
 
 Float64 = npt.NDArray[np.float64]
+Matrix = tuple[tuple[float, ...], ...]
 
 # Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count them.
 SUMMARY = {
@@ -274,10 +275,7 @@ def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -
     return keys
 
 
-Matrix = tuple[tuple[float, ...], ...]
-Float64 = npt.NDArray[np.float64]
-
-MOST_COMPARED = 16
+MOST_COMPARED = 16  # free GPUs
 _GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that the order of addition does not matter
 
 
