@@ -311,16 +311,14 @@ class Simulation:
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         """Record a pod in the ledger as the API server stores it after the Binding."""
-        binding = decision.binding(pod)
-        annotations = pod.metadata.annotations | binding.metadata.annotations
+        annotations = pod.metadata.annotations | decision.annotations(pod)
         bound = msgspec.structs.replace(
             pod,
             metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
             spec=msgspec.structs.replace(pod.spec, node_name=decision.node),
         )
         self.ledger.apply_pod(bound)
-        row = self.ledger.row_of.get(decision.node)
-        info = self.ledger.node_info(row) if row is not None else None
+        info = self.ledger.info_of(decision.node)
         policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return PodOutcome(pod, decision.node, decision.allocation, text)

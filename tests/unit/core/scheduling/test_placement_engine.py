@@ -18,6 +18,7 @@ from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
+from gputile.core.scheduling.bind import PodBinding
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, PlacementEngine
 from tests.fakes.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
@@ -187,9 +188,10 @@ def test_a_decision_names_gpus_units_and_each_containers_part_u3() -> None:
 
 def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says() -> None:
     asking = pod("p", mem=2, core=10)
-    decision = PlacementEngine(ledger_of(gpu_node(mode="core_mem"))).decide(request_of(asking), "n", 5)
+    ledger = ledger_of(gpu_node(mode="core_mem"))
+    decision = PlacementEngine(ledger).decide(request_of(asking), "n", 5)
     assert isinstance(decision, Decision)
-    binding, booking = decision.binding(asking), decision.booking(asking, request_of(asking), 3.0)
+    binding, booking = PodBinding(ledger, asking, decision, "").body, decision.booking(asking, request_of(asking), 3.0)
     assert (binding.metadata.uid, binding.target.kind, binding.target.name) == ("p", "Node", "n")
     assert booking is not None
     assert (booking.uid, booking.node, booking.assumed_at, booking.allocation) == ("p", "n", 3.0, decision.allocation)
