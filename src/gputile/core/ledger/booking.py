@@ -1,4 +1,4 @@
-"""Builds the bookings of bound pods and of allocated ResourceClaims: the GPUs of a node that each holds.
+"""Builds the bookings of bound pods and allocated ResourceClaims: the GPUs that each holds.
 
 kube-scheduler writes the allocations of claims, and counts them itself. The ledger follows: it has a booking under the
 claim's UID as long as the claim has an allocation.

@@ -1,4 +1,4 @@
-"""Records which pod holds which GPUs, from watches and gputile's own Bindings; placement reads its node table's arrays.
+"""Records which pod holds which GPUs, by objects from watches and by gputile's own Bindings.
 
 The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and pods. In whatever order
 objects arrive, its state depends only on the latest version of each object and on assumed bookings: tests compare it

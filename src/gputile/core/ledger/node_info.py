@@ -1,4 +1,4 @@
-"""Describes a node as the ledger knows it: GPUs, what is booked on them, mode, and whether the node is closed."""
+"""Describes a node as the ledger knows it: GPUs, bookings, mode, and whether it is closed."""
 
 from collections import Counter
 from collections.abc import Iterable

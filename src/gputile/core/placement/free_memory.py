@@ -1,4 +1,4 @@
-"""Computes the cluster's free GPU memory, how much of it pods cannot use, and where more is booked than exists."""
+"""Computes the free GPU memory of the cluster, its fragmentation, and over-allocated GPUs."""
 
 from collections import Counter
 from dataclasses import dataclass
