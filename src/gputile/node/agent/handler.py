@@ -25,8 +25,8 @@ from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 

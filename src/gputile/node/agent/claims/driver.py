@@ -41,8 +41,8 @@ from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, Prep
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class ClaimsDriver:
             self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
-                dra.Device(
+                dra.PreparedDevice(
                     request_names=[each.request],
                     pool_name=self._node,
                     device_name=each.name,

@@ -23,7 +23,7 @@ from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_name, slice_of
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.nvml.probe import ProbedMachine
 
 log = logging.getLogger(__name__)

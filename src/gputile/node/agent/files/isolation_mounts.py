@@ -17,7 +17,7 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import LIBRARY_MODES
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.isolation.library import (
     CONTAINER_LIBRARY,
     CONTAINER_NIX_PRELOAD,
