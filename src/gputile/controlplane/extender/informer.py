@@ -167,5 +167,5 @@ class PodRequeuer:
             try:
                 await annotate_node(self._connection, self._node, mark)
             except KubeError as error:
-                log.warning("kube-scheduler could not be woken: %s", error)
+                log.warning("refused pods are not requeued, because the node could not be annotated: %s", error)
             await asyncio.sleep(self._pause)

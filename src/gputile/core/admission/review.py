@@ -15,7 +15,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
-from gputile.api.gpu_time import parse_active_threads, parse_weight
+from gputile.api.quantity import parse_active_threads, parse_weight
 from gputile.api.webhooks import AdmissionRequest
 from gputile.api.well_known import (
     ACK_ALLOCATION,
