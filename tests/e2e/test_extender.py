@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import yaml
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
@@ -169,7 +170,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     async with Connection(access) as connection:
         real = PodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
-        late = PodBinding(Ledger(), msgspec.convert(created, Pod), decision, first).body
+        late = PodBinding(Ledger(Configuration()), msgspec.convert(created, Pod), decision, first).body
         fenced = await real.fence(namespace, "late")
         assert fenced is not None
         assert fenced.metadata.resource_version != first
@@ -179,7 +180,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
         assert found is not None
         assert found.spec.node_name == ""
         assert "late" in [pod.metadata.name for pod in await real.unbound()]
-        await real.bind(PodBinding(Ledger(), found, decision, found.metadata.resource_version).body)
+        await real.bind(PodBinding(Ledger(Configuration()), found, decision, found.metadata.resource_version).body)
         bound_since = await real.fence(namespace, "late")
         assert bound_since is not None
         assert bound_since.spec.node_name == "t4"
