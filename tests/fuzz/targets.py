@@ -43,8 +43,8 @@ from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
+from gputile.node.agent.allocation_state import known_pod
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
-from gputile.node.agent.known_pods import known_pod
 from gputile.node.arbiter import messages
 from gputile.node.arbiter.messages import (
     AssignedContainer,
@@ -381,6 +381,5 @@ TARGETS: Mapping[str, Target] = {
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
-    "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
 }

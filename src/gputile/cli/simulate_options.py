@@ -102,7 +102,7 @@ IgnoreUnknown = Annotated[
     bool,
     typer.Option(
         "--ignore-unknown",
-        help="Ignore, with a note, GPU requests in objects of unknown kinds.",
+        help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that cannot be judged.",
     ),
 ]
 Compare = Annotated[
