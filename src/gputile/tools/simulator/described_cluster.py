@@ -200,16 +200,16 @@ def usual_mib(model: str) -> int:
     return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
 
 
-def nodes_of_text(text: str, number: int, unit_mib: int) -> Iterator[Node]:
+def nodes_of_text(text: str, number: int, unit_mib: int, source: str = "--with-node") -> Iterator[Node]:
     """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes.
 
     Without a mode in the text, the nodes have the default mode. ``number`` becomes part of their names, which must
-    differ from the names for other texts.
+    differ from the names for other texts. ``source`` names the text's source in errors.
 
     Raises:
         ManifestError: the text has another form, or the memory of the model is neither stated nor known.
     """
-    origin, form = Origin(f"--with-node {text}"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
+    origin, form = Origin(f"{source} {text}"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
     counts, (model, _, memory) = written.split("x", 2)[:2], written.split("x", 2)[-1].partition("=")
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
