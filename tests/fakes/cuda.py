@@ -57,16 +57,8 @@ def library() -> Path:
 
 
 def _build(output: Path, sources: Sequence[Path]) -> None:
-    link: list[str | Path] = [
-        "-shared",
-        "-Wl,-Bsymbolic",
-        f"-Wl,-soname,{output.name}",
-        "-o",
-        output,
-        *sources,
-        "-lpthread",
-        "-ldl",
-    ]
+    named: list[str | Path] = [f"-Wl,-soname,{output.name}", "-o", output, *sources]
+    link = ["-shared", "-Wl,-Bsymbolic", *named, "-lpthread", "-ldl"]
     subprocess.run([compiler(), *FLAGS, "-Werror", f"-I{SOURCES}", *link], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Decides which turns begin now, and learns which GPUs each container uses together.
+"""Decides which turns begin now.
 
 Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for the earliest time
 at which the candidates before it have returned all of its GPUs. A turn begins if that time is now, on all of its GPUs
@@ -11,42 +11,8 @@ This module uses no clock and no I/O; times are nanoseconds.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from gputile.node.arbiter.timeslice_scheduler import MS, Rank
-
-TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs count as used together after their last joint use
-
-
-class JointGpus:
-    """The GPUs that each container uses together, each with the time of its last joint use."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, dict[str, int]] = {}
-
-    def record(self, container: str, gpus: Iterable[str], now: int) -> None:
-        self._seen.setdefault(container, {}).update(dict.fromkeys(gpus, now))
-
-    def of(self, container: str, now: int) -> tuple[str, ...]:
-        """Return the GPUs that a container uses together, in a fixed order; none if it uses its GPUs separately."""
-        seen = self._seen.get(container)
-        if not seen:
-            return ()
-        found = sorted(gpu for gpu, at in seen.items() if now - at <= TOGETHER_FOR)
-        if len(found) < len(seen):
-            self._seen[container] = {gpu: seen[gpu] for gpu in found}
-        return tuple(found) if len(found) > 1 else ()
-
-    def is_outdated(self, container: str, now: int) -> bool:
-        """Return whether the result of ``of`` may have changed, since the last joint use of a GPU is too long ago."""
-        seen = self._seen.get(container)
-        return not seen or now - min(seen.values()) > TOGETHER_FOR
-
-    def forget(self, container: str, gpu: str) -> None:
-        seen = self._seen.get(container, {})
-        seen.pop(gpu, None)
-        if not seen:
-            self._seen.pop(container, None)
+from gputile.node.arbiter.timeslice_scheduler import Rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Work that spans GPUs, such as NCCL's, occupies the GPU on which it has started until it gets the others. So a container
 that uses GPUs together gets its turns on all GPUs of this joint set, or on none. ``TimeSliceScheduler`` manages the
-turns and accounts of one GPU, ``JointGpus`` learns which GPUs belong together, and ``turns_to_begin`` decides which
-turns begin. This module uses no clock and no I/O; times are nanoseconds. See docs/concepts/arbiter.md for the rules.
+turns and accounts of one GPU, and ``turns_to_begin`` decides which turns begin. This module uses no clock and no I/O;
+times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
-from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
+from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
 KEPT_QUANTA: Final = 4  # after waiting this many quanta, a set has its GPUs kept free for at most as many
 RECHECK_AFTER: Final = 1 * MS  # interval for GPUs that are kept idle
+TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs count as used together after their last joint use
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
 """Messages to processes, each with the UUID of its GPU."""
@@ -25,10 +26,12 @@ GpuMessages = list[tuple[str, TimesliceMessage]]
 class JointSet:
     """The GPUs that a container uses together, and the state of its current round.
 
-    A round lasts from the container's first turn on any of these GPUs until it has no turn on any of them.
+    ``seen`` is the time of the last joint use of each GPU; ``gpus`` are the same GPUs in a fixed order. A round lasts
+    from the container's first turn on any of these GPUs until it has no turn on any of them.
     """
 
-    gpus: tuple[str, ...]
+    seen: dict[str, int] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
     joined: set[str] = field(default_factory=set)  # GPUs that it got after the round had begun
     continues: bool = False  # the last round left unfinished work over several GPUs, so it gets all GPUs next
     continued: bool = False  # this round is such a continuation of the last one
@@ -44,7 +47,6 @@ class NodeTimeSlices:
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
         self._gpus: dict[str, TimeSliceScheduler] = {}
-        self._joint_gpus = JointGpus()
         self._sets: dict[str, JointSet] = {}  # by container
         self._recheck_at: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -71,7 +73,6 @@ class NodeTimeSlices:
         return self._after(uuid, now)
 
     def remove(self, uuid: str, container: str, now: int) -> GpuMessages:
-        self._joint_gpus.forget(container, uuid)
         before = self._connected(uuid)
         self._gpus[uuid].remove(container, now)
         return self._after(uuid, now, before)
@@ -98,12 +99,9 @@ class NodeTimeSlices:
 
     def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> GpuMessages:
         """Accept a returned turn; see ``TimeSliceScheduler.done``."""
-        gpu = self._gpus[uuid]
-        # Use the process's own account, not that of the current turn, so that it cannot tie GPUs of another container.
-        account = gpu.may_give_back(member, number)
+        account = self._gpus[uuid].done(member, number, used, again, now)
         if account is None:
             return self._nothing()
-        gpu.done(member, number, used, again, now)
         if again:
             self._record_use(uuid, account.name, member, now)
         return self._after(uuid, now)
@@ -145,29 +143,21 @@ class NodeTimeSlices:
             ):
                 found.add(other)
         if len(found) > 1:
-            self._joint_gpus.record(container, found, now)
+            self._sets.setdefault(container, JointSet()).seen.update(dict.fromkeys(found, now))
             self._update_set(container, now)
 
     def _update_set(self, container: str, now: int) -> None:
         """Recompute which GPUs are granted to a container together."""
-        joint = self._sets.get(container)
-        before = joint.gpus if joint is not None else ()
-        gpus = [uuid for uuid in self._joint_gpus.of(container, now) if uuid in self._gpus]
-        after = tuple(uuid for uuid in gpus if container in self._gpus[uuid].accounts)
-        if len(after) < 2:
-            after = ()
-        if before == after:
-            return
-        for uuid in {*before, *after}:
-            account = self._gpus[uuid].accounts.get(container) if uuid in self._gpus else None
-            if account is not None:
-                account.tied, account.asks = uuid in after, False
-        if not after:
+        joint = self._sets[container]
+        accounts = {uuid: gpu.accounts[container] for uuid, gpu in self._gpus.items() if container in gpu.accounts}
+        joint.seen = {uuid: at for uuid, at in joint.seen.items() if uuid in accounts and now - at <= TOGETHER_FOR}
+        before, joint.gpus = joint.gpus, tuple(sorted(joint.seen)) if len(joint.seen) > 1 else ()
+        if not joint.gpus:
             del self._sets[container]
-        elif joint is None:
-            self._sets[container] = JointSet(after)
-        else:
-            joint.gpus = after
+        if joint.gpus == before:
+            return
+        for uuid in accounts.keys() & {*before, *joint.gpus}:
+            accounts[uuid].tied, accounts[uuid].asks = uuid in joint.gpus, False
 
     def _connected(self, uuid: str) -> set[str]:
         """Return a GPU and all GPUs that joint sets connect with it, directly or indirectly."""
@@ -199,7 +189,7 @@ class NodeTimeSlices:
         concerned = [container for container, joint in self._sets.items() if not connected.isdisjoint(joint.gpus)]
         self.cost = (len(connected) + len(concerned) + 1) // 2
         for container in concerned:
-            if before is not None or self._joint_gpus.is_outdated(container, now):
+            if before is not None or now - min(self._sets[container].seen.values()) > TOGETHER_FOR:
                 self._update_set(container, now)
         for other in sorted(connected):
             self._join_if_overdue(other, now)
@@ -270,7 +260,7 @@ class NodeTimeSlices:
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
-                self._joint_gpus.record(container, held, now)
+                self._sets[container].seen.update(dict.fromkeys(held, now))
             if not held:
                 for uuid in owned:
                     self._gpus[uuid].release(now)

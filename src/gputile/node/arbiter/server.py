@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.accounts import Grant, TimesliceMessage
-from gputile.node.arbiter.message_queue import MessageQueue
+from gputile.node.arbiter.message_queue import MessageQueue, MessageSource
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
@@ -43,8 +43,8 @@ MOST_CONNECTIONS: Final = 512
 CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling this many messages
 
 
-class _SocketSource:
-    """A socket of ``container`` in the queue: it is read only while it is not paused."""
+class _SocketSource(MessageSource):
+    """A socket as a source of messages: it is read only while it is not paused."""
 
     def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue) -> None:
         self.container = container
@@ -54,12 +54,6 @@ class _SocketSource:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self.resume()
-
-    def handle(self, most: int) -> int:
-        raise NotImplementedError
-
-    def close_if_hung_up(self) -> None:
-        raise NotImplementedError
 
     def pause(self) -> None:
         self._loop.remove_reader(self._sock)

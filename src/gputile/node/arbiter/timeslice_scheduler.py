@@ -136,28 +136,23 @@ class TimeSliceScheduler:
     def holds(self, member: int, number: int) -> bool:
         return self._turn is not None and self._turn.number == number and member in self._turn.holders
 
-    def may_give_back(self, member: int, number: int) -> Account | None:
-        """Return the account of a process that holds the turn ``number`` or overruns a lost turn; else None."""
-        account = self._members.get(member)
-        return account if account is not None and (self.holds(member, number) or member in account.overrun) else None
-
     def busy(self, member: int, number: int, now: int) -> None:
         """Record that a holder is alive and waits until the GPU has finished its submitted work."""
         if self._turn is not None and self.holds(member, number):
             self._turn.heard_at = now
 
-    def done(self, member: int, number: int, used: int, again: bool, now: int) -> None:
-        """Accept a returned turn.
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
+        """Accept a returned turn; return the process's account, None if it neither holds the turn nor overruns one.
 
         ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has more work.
         """
+        account, turn, holds = self._members.get(member), self._turn, self.holds(member, number)
+        if account is None or not (holds or member in account.overrun):
+            return None
         self._bring_up_to(now)
-        account, turn = self.may_give_back(member, number), self._turn
-        if account is None:
-            return
         if again:
             self._wanted_at[member] = now
-        if turn is not None and self.holds(member, number):
+        if turn is not None and holds:
             turn.holders.discard(member)
             turn.used = max(turn.used, used)
             if again:
@@ -171,6 +166,7 @@ class TimeSliceScheduler:
             self._charge_overrun(account, member, now)
             if again:
                 self._wait(account, member, now)
+        return account
 
     # -- time
 
