@@ -16,7 +16,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_M
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.node_config import MODE_RESOURCES
-from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
@@ -135,9 +135,8 @@ class ServedNode:
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
-        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
+            listed = Stub("v1", "PodResourcesLister", channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:

@@ -7,9 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gputile.node.gateway.claims import ClaimsPlugin
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
-from gputile.node.gateway.registration import RefusedError
+from gputile.node.gateway import kubelet_pb2 as dra
+from gputile.node.gateway.registration import ClaimsPlugin, RefusedError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"

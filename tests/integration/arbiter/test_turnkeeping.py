@@ -15,8 +15,18 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
+from gputile.node.arbiter.messages import (
+    SIZE,
+    SOCKET,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    Message,
+    MessageKind,
+    Spent,
+    decode,
+    uuid_fields,
+)
 from gputile.node.gateway.link import NodeLock
 from tests.conftest import HANGS_S
 

@@ -30,7 +30,7 @@ from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import gpu_times, time_shares
-from gputile.node.arbiter.agent_messages import Spent
+from gputile.node.arbiter.messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor

@@ -8,7 +8,7 @@ from typing import Final
 
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment, Spent, Used, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, Spent, Used, decode_line, encode_line
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from gputile.node.agent.mps import MpsDaemons, daemon_name
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.isolation.library import (
     CONTAINER_LIBRARY,
     CONTAINER_NIX_PRELOAD,

@@ -18,7 +18,7 @@ from gputile.node.agent.allocation_state import AllocationState, KnownPod
 from gputile.node.agent.device_table import PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
+from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 

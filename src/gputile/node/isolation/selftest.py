@@ -19,8 +19,7 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
-from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
@@ -48,9 +47,7 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
     failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
 
 
-def memory_rows(
-    uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
-) -> Iterator[MemoryRow]:
+def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
     """Yield a row for each way, and one for each of two allocations whose processes all allocate at the same time.
 
     ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits, and each must
@@ -59,7 +56,7 @@ def memory_rows(
     Raises:
         LibraryMissing: this installation has no library.
     """
-    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
+    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from native.layouts import USAGE
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,7 +23,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.metrics import GpuTimes, NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.time_shares import TimeUsed
-from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
+from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_health import Examined, Health, after
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine

@@ -23,7 +23,7 @@ from gputile.node.agent.time_shares import (
     time_shares,
 )
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import Assignment, Spent, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, Spent, decode_line, encode_line
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold

@@ -41,8 +41,8 @@ from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, Prep
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class ClaimFiles:
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
         write_changed(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, READABLE)
-        record = self.store.prepare(claim.directory) / _RECORD_FILE
+        record = self.store.allocations / claim.directory / _RECORD_FILE
         write_changed(record, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
@@ -215,7 +215,7 @@ class ClaimsDriver:
             self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
-                dra.Device(
+                dra.PreparedDevice(
                     request_names=[each.request],
                     pool_name=self._node,
                     device_name=each.name,

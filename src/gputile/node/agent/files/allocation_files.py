@@ -33,9 +33,9 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Ku
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive, listed_entries
 from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served, node_config_of
-from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.node.arbiter.messages import SHARE_FILE, SOCKET
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import NodeLock
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.support.files import read_whole, write_whole
