@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from docs.generator.tables import code, table
 
-from gputile.cli.commands.schema import SCHEMAS
+from gputile.cli.commands.documents import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")

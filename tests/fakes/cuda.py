@@ -57,7 +57,16 @@ def library() -> Path:
 
 
 def _build(output: Path, sources: Sequence[Path]) -> None:
-    link = ["-shared", "-Wl,-Bsymbolic", f"-Wl,-soname,{output.name}", "-o", output, *sources, "-lpthread", "-ldl"]
+    link: list[str | Path] = [
+        "-shared",
+        "-Wl,-Bsymbolic",
+        f"-Wl,-soname,{output.name}",
+        "-o",
+        output,
+        *sources,
+        "-lpthread",
+        "-ldl",
+    ]
     subprocess.run([compiler(), *FLAGS, "-Werror", f"-I{SOURCES}", *link], check=True)
 
 

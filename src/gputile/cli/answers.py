@@ -62,7 +62,7 @@ class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile inspect -o json``. ``unit_mib`` is the memory unit of the table, in MiB."""
 
-    unit_mib: Annotated[int, described("The memory unit that the table counts in, MiB.")]
+    unit_mib: Annotated[int, described("The memory unit of the table, in MiB.")]
     nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
 
 
@@ -71,10 +71,10 @@ class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    mib: Annotated[int, described("What the pod gets of its memory, MiB.")]
-    units: Annotated[int, described("The same in memory units.")]
+    mib: Annotated[int, described("The pod's memory on this GPU, in MiB.")]
+    units: Annotated[int, described("The pod's memory on this GPU, in memory units.")]
     percent: Annotated[
-        int | UnsetType, described("What it gets of its compute, per cent; absent where compute is not divided.")
+        int | UnsetType, described("The pod's percentage of its compute; absent if compute is not divided.")
     ] = UNSET
 
 
@@ -86,22 +86,22 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
-    node: Annotated[str | None, described("The node, null where the pod has no place.")]
-    gpus: Annotated[list[DecidedGpu], described("The GPUs that it gets.")]
-    reason: Annotated[str, described("Why so.")]
+    node: Annotated[str | None, described("The node; null if the pod was not placed.")]
+    gpus: Annotated[list[DecidedGpu], described("The pod's shares of GPUs.")]
+    reason: Annotated[str, described("The reason for the decision.")]
     others: Annotated[
         list[str] | UnsetType,
-        described("The names of equal pods of which the same is to be said; absent where there are none."),
+        described("The names of other pods of the same workload with the same result; absent if there are none."),
     ] = UNSET
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its maximum."""
 
-    copies: Annotated[int, described("How many more times the pods fit.")]
-    pods: Annotated[int, described("How many pods one copy has.")]
-    nodes: Annotated[dict[str, int], described("How many of the pods each node takes, by node.")]
-    stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
+    copies: Annotated[int, described("How many more copies of the pods fit.")]
+    pods: Annotated[int, described("The number of pods in one copy.")]
+    nodes: Annotated[dict[str, int], described("The number of pods that each node takes, by node name.")]
+    stopped_by: Annotated[str | None, described("Why no further copy fits; null if the count reached its maximum.")]
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,29 +110,31 @@ class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
     priority: Annotated[int, described("Its priority.")]
-    node: Annotated[str | None, described("The node that it is on, null where it only loses a reservation.")]
-    preemptors: Annotated[list[str], described("The pods that it leaves for, as namespace/name.")]
+    node: Annotated[str | None, described("The pod's node; null if it only loses a reservation.")]
+    preemptors: Annotated[list[str], described("The pods that preempt it, as namespace/name.")]
 
 
 class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The result of the same simulation with another placement policy."""
 
     placement: Annotated[str, described("The other placement policy.")]
-    decisions: Annotated[list[DecisionAnswer], described("What was decided by it.")]
-    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
-    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit then.")] = UNSET
+    decisions: Annotated[list[DecisionAnswer], described("The decisions with that policy.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
+    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit with that policy.")] = UNSET
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile simulate -o json``."""
 
-    decisions: Annotated[list[DecisionAnswer], described("What was decided, pod by pod.")]
-    nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
+    decisions: Annotated[list[DecisionAnswer], described("The decision for each pod.")]
+    nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
-    compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the same by another policy.")] = UNSET
+    compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the result with the other policy.")] = (
+        UNSET
+    )
     preempted: Annotated[
         list[VictimAnswer] | UnsetType,
-        described("The pods that leave for pods of higher priority; absent where none does."),
+        described("The pods that are preempted by pods of higher priority; absent if there are none."),
     ] = UNSET
     before: Annotated[
         list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")

@@ -5,6 +5,7 @@ So the help and other commands do not spend time on its imports.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
 
@@ -33,7 +34,7 @@ PEOPLE: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
-        "Decide which node and GPUs each pod of some manifests gets, with the scheduler's own code.",
+        "Show which node and GPUs the pods of manifests would get, decided by the scheduler's own code.",
         (
             "simulate --from-cluster -f deploy.yaml",
             "simulate --from-cluster --mode cgpu --need 8GiB",
@@ -43,7 +44,7 @@ PEOPLE: Mapping[str, Entry] = {
     "inspect": Entry(
         "inspect",
         "inspect",
-        "Show for each GPU node how much of each GPU is allocated.",
+        "Show how much of each GPU is allocated, by node.",
         ("inspect", "inspect -d -n team-a", "inspect -o bars -l ack.node.gpu.schedule=cgpu"),
     ),
     "explain": Entry(
@@ -53,27 +54,27 @@ PEOPLE: Mapping[str, Entry] = {
         ("explain web-5d4f-a -n team-a", "explain deployment/web", "explain team-a/web-5d4f-a --all -o yaml"),
     ),
     "top": Entry(
-        "top",
+        "live",
         "top",
         "Show booked and used GPU resources of nodes, GPUs or pods, live.",
         ("top", "top pods -n team-a --sort used", "top gpus --once -o json"),
     ),
     "web": Entry(
+        "live",
         "web",
-        "web",
-        "Serve a page that shows the cluster's GPUs as tiles, live.",
+        "Serve a live web page of the cluster's GPUs.",
         ("web", "web --port 8080", "web --context staging"),
     ),
     "status": Entry(
         "status",
         "status",
-        "Say whether gputile is deployed, and what each GPU node is set to.",
+        "Show whether gputile is deployed, and the mode and memory unit of each GPU node.",
         ("status", "status --wait 5m", "status --installed-in gpu-system -o yaml"),
     ),
     "nodepool": Entry(
+        "documents",
         "nodepool",
-        "nodepool",
-        "Write the commands and manifests of a GPU node pool on EKS, AKS or GKE.",
+        "Print the commands and manifests for a GPU node pool on EKS, AKS or GKE.",
         (
             "nodepool -f pool.yaml > pool.sh",
             "nodepool -f pool.yaml --set mode=cgpu --set gpus.count=4",
@@ -81,9 +82,9 @@ PEOPLE: Mapping[str, Entry] = {
         ),
     ),
     "convert": Entry(
+        "documents",
         "convert",
-        "convert",
-        "Write manifests for HAMi, KAI, Volcano or time-slicing anew for gputile.",
+        "Convert manifests for HAMi, KAI, Run:ai, Volcano or time-slicing to gputile.",
         (
             "convert -f hami.yaml > gputile.yaml",
             "convert -f manifests/ --unit 128MiB",
@@ -91,16 +92,18 @@ PEOPLE: Mapping[str, Entry] = {
         ),
     ),
     "schema": Entry(
-        "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
+        "documents",
+        "schema",
+        "Print the JSON Schema of an input file, or of a command's -o json.",
     ),
-    "version": Entry("schema", "version", "Print the version."),
+    "version": Entry("documents", "version", "Print the version."),
 }
 NODES_AND_SERVICES: Mapping[str, Entry] = {
-    "selftest": Entry("selftest", "selftest", "Prove on this machine that isolation holds."),
-    "agent": Entry("services", "agent", "Serve a node's GPUs."),
-    "extender": Entry("services", "extender", "Answer kube-scheduler: which nodes a pod fits, and which GPUs it gets."),
-    "controller": Entry("services", "controller", "Taint GPU nodes, report silent agents, and start gangs whole."),
-    "webhook": Entry("services", "webhook", "Complete GPU pods, and refuse what breaks a rule."),
+    "selftest": Entry("selftest", "selftest", "Test on this machine that containers cannot exceed their limits."),
+    "agent": Entry("services", "agent", "Serve the GPUs of this node as the kubelet's device plugin."),
+    "extender": Entry("services", "extender", "Answer kube-scheduler: which nodes fit a pod, and which GPUs it gets."),
+    "controller": Entry("services", "controller", "Plan gangs and preemption, request nodes, and taint GPU nodes."),
+    "webhook": Entry("services", "webhook", "Complete and validate GPU pods before they are stored."),
 }
 
 
@@ -149,6 +152,8 @@ class _Sections(TyperGroup):
         """Return the command. Do not import its module if only its name and help are needed."""
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
+        if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):
+            ctx.fail(f"No such command {cmd_name!r}. Did you mean 'help'?")  # typer suggests only names of commands
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:

@@ -35,111 +35,94 @@ class Policy(StrEnum):
     PACKING = "packing"
 
 
-ClusterFiles = Annotated[
-    list[str] | None,
-    option("FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o yaml."),
-]
-WorkloadFiles = Annotated[
-    list[str] | None,
-    option("FILE", "Manifests to read; workloads: a file, a directory, or - for standard input.", "--filename", "-f"),
-]
-FromCluster = Annotated[
-    bool,
-    typer.Option("--from-cluster", help="Start from the nodes, pods and PodGroups of kubectl's current cluster."),
-]
-Namespace = Annotated[
-    str | None,
-    namespace_option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
-]
-FitFiles = Annotated[
-    list[str] | None, option("FILE", "Count how many more copies of the pods in FILE fit, and say what stops the next.")
-]
-Unit = Annotated[str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")]
-WithoutNode = Annotated[
-    list[str] | None,
-    option("NAME", "Simulate that this node is removed; its pods are placed again."),
-]
-WithoutNodes = Annotated[
-    str | None, option("SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f.")
-]
-WithNode = Annotated[
-    list[str] | None,
-    option(
-        "COUNTxGPUSxMODEL[:MODE]",
-        "Simulate that these nodes are added, as 2x8xH100:cgpu; MODEL=48GiB for other models.",
-    ),
-]
-OtherMode = Annotated[
-    Mode | None,
-    typer.Option(
-        "--mode", help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running pods take."
-    ),
-]
-NeedOfPods = Annotated[
-    list[str] | None,
-    option(
-        "[WORKLOAD=]SIZE",
-        "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or deployment/infer=8GiB.",
-        "--need",
-    ),
-]
-NoPreemption = Annotated[bool, typer.Option("--no-preemption", help="Simulate without preemption.")]
-AdmissionSwitch = Annotated[
-    Switch, typer.Option("--admission", help="Whether gputile's webhook and policies apply to new pods.")
-]
-Validate = Annotated[
-    Validation,
-    typer.Option(
-        "--validate",
-        help="How to treat unknown fields, as kubectl does: an error, a note, nothing; "
-        "server: have the API server validate each object too, as --from-cluster does.",
-    ),
-]
-KindFiles = Annotated[
-    list[str] | None, option("FILE", "A file of kind PodKinds, which says where other kinds have their pod templates.")
-]
-IgnoreUnknown = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-unknown",
-        help="Ignore, with a note, GPU requests in objects of unknown kinds.",
-    ),
-]
-Compare = Annotated[
-    Policy | None, typer.Option("--compare", help="Decide with this placement policy too, and show the differences.")
-]
-Printed = Annotated[
-    DecisionFormat,
-    typer.Option(
-        "--output",
-        "-o",
-        help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: a page.",
-    ),
-]
-Config = Annotated[
-    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.")
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions(LiveSource):
-    cluster: ClusterFiles = None
-    files: WorkloadFiles = None
-    from_cluster: FromCluster = False
-    namespace: Namespace = None
-    fit: FitFiles = None
-    unit: Unit = None
-    without_node: WithoutNode = None
-    without_nodes: WithoutNodes = None
-    with_node: WithNode = None
-    mode: OtherMode = None
-    need: NeedOfPods = None
-    no_preemption: NoPreemption = False
-    admission: AdmissionSwitch = Switch.ON
-    validate: Validate = Validation.STRICT
-    kinds: KindFiles = None
-    ignore_unknown: IgnoreUnknown = False
-    compare: Compare = None
-    output: Printed = DecisionFormat.TABLE
+    cluster: Annotated[
+        list[str] | None,
+        option("FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o yaml."),
+    ] = None
+    files: Annotated[
+        list[str] | None,
+        option(
+            "FILE", "Manifests to read; workloads: a file, a directory, or - for standard input.", "--filename", "-f"
+        ),
+    ] = None
+    from_cluster: Annotated[
+        bool,
+        typer.Option("--from-cluster", help="Start from the nodes, pods and PodGroups of kubectl's current cluster."),
+    ] = False
+    namespace: Annotated[
+        str | None,
+        namespace_option("The pods' namespace; of workloads without one; default: the context's, or default."),
+    ] = None
+    fit: Annotated[
+        list[str] | None,
+        option("FILE", "Count how many more copies of the pods in FILE fit, and print what prevents the next."),
+    ] = None
+    unit: Annotated[str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")] = None
+    without_node: Annotated[
+        list[str] | None, option("NAME", "Simulate that this node is removed; its pods are placed again.")
+    ] = None
+    without_nodes: Annotated[
+        str | None, option("SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f.")
+    ] = None
+    with_node: Annotated[
+        list[str] | None,
+        option(
+            "COUNTxGPUSxMODEL[:MODE]",
+            "Simulate that these nodes are added, as 2x8xH100:cgpu; MODEL=48GiB for other models.",
+        ),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        typer.Option(
+            "--mode", help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running pods take."
+        ),
+    ] = None
+    need: Annotated[
+        list[str] | None,
+        option(
+            "[WORKLOAD=]SIZE",
+            "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or deployment/infer=8GiB.",
+        ),
+    ] = None
+    no_preemption: Annotated[bool, typer.Option("--no-preemption", help="Simulate without preemption.")] = False
+    admission: Annotated[
+        Switch, typer.Option("--admission", help="Whether gputile's webhook and policies apply to new pods.")
+    ] = Switch.ON
+    validate: Annotated[
+        Validation,
+        typer.Option(
+            "--validate",
+            help="How to treat unknown fields, as kubectl does: an error, a note, nothing; "
+            "server: have the API server validate each object too, as --from-cluster does.",
+        ),
+    ] = Validation.STRICT
+    kinds: Annotated[
+        list[str] | None,
+        option("FILE", "A file of kind PodKinds, which says where other kinds have their pod templates."),
+    ] = None
+    ignore_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-unknown",
+            help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that cannot be judged.",
+        ),
+    ] = False
+    compare: Annotated[
+        Policy | None,
+        typer.Option("--compare", help="Decide with this placement policy too, and show the differences."),
+    ] = None
+    output: Annotated[
+        DecisionFormat,
+        typer.Option(
+            "--output",
+            "-o",
+            help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: a page.",
+        ),
+    ] = DecisionFormat.TABLE
     plain: Plain = False
-    config: Config = None
+    config: Annotated[
+        Path | None,
+        option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own."),
+    ] = None

@@ -1,7 +1,10 @@
 """Prints the result of ``gputile simulate``: tables, JSON, YAML, or a self-contained HTML page."""
 
+import base64
+import hashlib
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from gputile.tools.simulator.what_if import Fit
     from gputile.tools.views.gpu_bars import NodeBars
     from gputile.tools.views.inspect import NodeSummary
+    from gputile.tools.web.app import Asset
+    from gputile.tools.web.records import PageAnswer
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
@@ -265,7 +270,6 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 def simulate_html(result: SimulationResult) -> str:
     """Return the HTML page of a simulation: its nodes, and why each pending pod was not placed."""
     from gputile.tools.simulator.outcomes import pods_after
-    from gputile.tools.web.assets import html_file
     from gputile.tools.web.records import FeedStatus, PageAnswer
     from gputile.tools.web.state import PageState
 
@@ -290,3 +294,50 @@ def simulate_html(result: SimulationResult) -> str:
             pending=pending,
         )
     )
+
+
+_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
+_LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n', re.MULTILINE)
+
+
+def html_file(page: "PageAnswer") -> str:
+    """Return the page with this state as one HTML file; its content policy forbids loading anything."""
+    from gputile.tools.web.app import assets
+
+    files = assets()
+    style, script = files["page.css"].body.decode(), one_script(files)
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+    # "<" is the only character with which data could end its element.
+    data = msgspec.json.encode(page).decode().replace("<", "\\u003c")
+    tail = (
+        f'<script type="application/json" id="gputile-data">{data}</script>\n<script type="module">{script}</script>\n'
+    )
+    text = _LINKS.sub("", files["page.html"].body.decode())
+    return text.replace("</head>", f"{head}</head>").replace("</body>", f"{tail}</body>")
+
+
+def one_script(files: "Mapping[str, Asset]", first: str = "main.js") -> str:
+    """Return a module and all of its imports as one script, each module before those that import it.
+
+    A test checks that no two modules define the same top-level name.
+    """
+    order: list[str] = []
+
+    def take(name: str) -> None:
+        if name in order:
+            return
+        for other in _IMPORT.findall(files[name].body.decode()):
+            take(other)
+        order.append(name)
+
+    take(first)
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", files[name].body.decode())) for name in order)
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

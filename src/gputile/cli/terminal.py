@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TextIO, TypeVar
 
 import typer
 
-from gputile.tools.views.terminal_text import columns_of, first_rows, inert, shortened, table, wrapped
+from gputile.tools.views.terminal_text import aligned, columns_of, inert, shortened, wrapped
 
 if TYPE_CHECKING:
     from gputile.api.core import Pod
@@ -170,16 +170,18 @@ def paper(*, plain: bool) -> "Paper":
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
 
 
-def write_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table that is no wider than the terminal."""
-    write(table(rows, columns()))
+def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
+    """Print a table that is no wider than the terminal.
 
-
-def write_first_rows(rows: Sequence[Sequence[str]], most: int) -> int:
-    """Print the rows of a table that fit in ``most`` lines; return the number of rows that do not."""
-    text, count = first_rows(rows, columns(), most)
+    If ``most`` is given, print at most so many lines, one for each row; return the number of rows that are not printed.
+    """
+    width = columns()
+    if most is None:
+        text = aligned(rows, width)
+    else:
+        text = [shortened(line, width or COLUMNS_OF_A_PIPE) for line in aligned(rows)[: max(1, most)]]
     write("".join(f"{line}\n" for line in text))
-    return len(rows) - count
+    return len(rows) - len(text) if most is not None else 0
 
 
 def note_line(message: str) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli import running
 from gputile.cli.app import app
 from gputile.cli.configuration import ClusterSource
-from gputile.cli.reads.cluster_objects import read_state
+from gputile.cli.reads import cluster_view
+from gputile.cli.reads.cluster_view import read_state, watched
 from gputile.cli.reads.live_cluster import Unreadable, read_or_leave
-from gputile.cli.running import watched
 from gputile.kube.errors import ConnectionFailed
 from tests.localcluster.machine import free_ports
 
@@ -26,8 +25,8 @@ async def away() -> int:
 def test_a_cluster_that_goes_away_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
-    monkeypatch.setattr(running, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(running, "redraws", lambda: terminal)
+    monkeypatch.setattr(cluster_view, "POLL_EVERY_S", 0.0)
+    monkeypatch.setattr(cluster_view, "redraws", lambda: terminal)
     monkeypatch.setenv("COLUMNS", "80")
     looks = iter([1, None, None, 1, None, 2])
     shown: list[int] = []

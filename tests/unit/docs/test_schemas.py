@@ -11,7 +11,7 @@ import yaml
 from docs.generator.schemas import PLACES, ROOT, outdated
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.cli.commands.schema import SCHEMAS
+from gputile.cli.commands.documents import SCHEMAS
 from tests.unit.docs.schemas import mistakes, validator
 
 OF_KIND = {"Cluster": "cluster", "Configuration": "configuration", "NodePool": "nodepool", "PodKinds": "podkinds"}

@@ -9,7 +9,7 @@ import typer
 from gputile.api.wording import broken_label_name, gib_text
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Printed, Reach, namespace_option, takes
-from gputile.cli.reads.cluster_objects import read_state
+from gputile.cli.reads.cluster_view import read_state
 from gputile.cli.terminal import (
     BAD_INPUT,
     NOT_PLACED,
@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from gputile.tools.simulator.explanation import PodExplanation
     from gputile.tools.simulator.node_reports import GpuReport, NodeReport
 
-_PODS = ("pod", "pods", "po")
-_SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
+_SHORT = {
+    "po": "pod",
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "cj": "cronjob",
+}
+_WORKLOADS = ("deployment", "statefulset", "daemonset", "replicaset", "job", "cronjob")
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
 
@@ -42,12 +49,12 @@ class ExplainOptions(ClusterSource):
         str,
         typer.Argument(
             metavar="POD",
-            help="NAME, NAMESPACE/NAME or TYPE/NAME: pod/x, deployment/x, for which a pod that waits goes first.",
+            help="NAME, NAMESPACE/NAME or TYPE/NAME; of deployment/web, a pending pod if there is one.",
         ),
     ]
     namespace: Annotated[
         str | None,
-        namespace_option("The pods' namespace; where POD names none, default: the context's."),
+        namespace_option("The pods' namespace; default: the context's. NAMESPACE/NAME overrides it."),
     ] = None
     cluster: ClusterFiles = None
     every_node: Annotated[
@@ -58,13 +65,14 @@ class ExplainOptions(ClusterSource):
 
 @takes(ExplainOptions)
 def explain(options: ExplainOptions) -> None:
-    """Explain where a pod runs, or why it is pending: each node, each GPU, the rule, and what would help.
+    """Explain where a pod runs, or why it is pending: by node and GPU, and what would help.
 
     The decision is computed again with the scheduler's own code. Nothing is changed.
 
-    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 for input that cannot be used, such as
-    a pod that does not exist (if its controller could not create it, the reason is printed), 1 if the cluster does not
-    answer.
+    If the pod does not exist because its controller could not create it, the reason is printed.
+
+    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 if the input cannot be used or the pod
+    does not exist, 1 if the cluster does not answer.
     """
     from gputile.tools.simulator.explanation import explain_pod
 
@@ -75,13 +83,15 @@ def explain(options: ExplainOptions) -> None:
         fail(f"the namespace of {pod}: {why}", BAD_INPUT)
     state = read_state(options)
     within = options.namespace or state.namespace
-    type_, slash, name = pod.partition("/")
-    key = pod if slash and type_.lower() not in _PODS else f"{within}/{name or type_}"
-    found = next((each for each in state.pods if each.key == key), None)
-    if found is None and slash:
-        found = _of_workload(type_.lower(), name, within, state.pods)
+    first, _, name = pod.rpartition("/")
+    kind = _SHORT.get(first.lower(), first.lower().removesuffix("s"))
+    namespace = within if kind in ("", "pod", *_WORKLOADS) else first
+    found = next((each for each in state.pods if each.key in (pod, f"{namespace}/{name}")), None)
+    if kind not in ("", "pod"):
+        found = _of_workload(kind, name, within, state.pods) or found
     if found is None:
-        _not_there(key, state.pods, None if options.cluster else options)
+        workload = f"{kind}/{name}" if kind in _WORKLOADS else ""
+        _not_there(namespace, name, workload, state.pods, None if options.cluster else options)
     now_ns = time.time_ns()
     explanation = explain_pod(found, state.nodes, state.pods, state.configuration, now_ns, state.claims)
     _write_answer(options.output, explanation, every=options.every_node)
@@ -89,30 +99,31 @@ def explain(options: ExplainOptions) -> None:
         raise typer.Exit(NOT_PLACED)
 
 
-def _of_workload(type_: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
+def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
     """Return a pod of a workload, a pending one if possible; None if the workload has no pods."""
     from gputile.tools.simulator.scenario import owners_of
 
-    kinds = (_SHORT.get(type_, type_), _SHORT.get(type_, type_).removesuffix("s"))
     found = [
         each
         for each in pods
         if each.metadata.namespace == namespace
-        and any(owner.name == name and owner.kind.lower() in kinds for owner in owners_of(each))
+        and any(owner.name == name and owner.kind.lower() == kind for owner in owners_of(each))
     ]
     if not found:
         return None
     chosen = min(found, key=lambda each: (each.finished, bool(each.spec.node_name), each.key))
     waiting = sum(not each.finished and not each.spec.node_name for each in found)
-    note(f"{type_}/{name} has {len(found)} pods, of which {waiting} are pending; this is {chosen.metadata.name}")
+    note(f"{kind}/{name} has {len(found)} pods, of which {waiting} are pending; this is {chosen.metadata.name}")
     return chosen
 
 
-def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
-    """Exit because the pod does not exist; give the reason if the Events of a ``live`` cluster have one."""
+def _not_there(namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
+    """Exit because there is no such pod; give the reason if the Events of a ``live`` cluster have one.
+
+    ``workload`` is TYPE/NAME if a pod of a workload was asked for, else "".
+    """
     from gputile.api.wording import nearest
 
-    namespace, _, name = key.partition("/")
     alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
     names = [pod.metadata.name for pod in pods if pod.metadata.namespace == namespace]
     hint = f"; there is {alike[0]}" if alike else nearest(name, names)
@@ -120,9 +131,12 @@ def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
         from gputile.cli.reads.live_cluster import read_failed_creations
         from gputile.tools.simulator.explanation import creation_refusal
 
-        why = creation_refusal(name, read_failed_creations(live, namespace))
-        hint = f": {why}" if why is not None else hint
-    fail(f"there is no pod {key}{hint}", BAD_INPUT)
+        events = read_failed_creations(live, namespace)
+        makers = {each.involved_object.name for each in events} if workload else ()
+        reasons = (creation_refusal(each, events) for each in (name, *makers) if f"{each}-".startswith(f"{name}-"))
+        hint = next((f": {why}" for why in reasons if why is not None), hint)
+    missing = f"pod of {workload} in namespace {namespace}" if workload else f"pod {namespace}/{name}"
+    fail(f"there is no {missing}{hint}", BAD_INPUT)
 
 
 def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:

@@ -10,15 +10,12 @@ import typer
 
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Plain, namespace_option, option, takes
-from gputile.cli.reads.cluster_objects import read_state
-from gputile.cli.running import Watch, watched
+from gputile.cli.reads.cluster_view import Watch, read_state, watched
 from gputile.cli.terminal import fail, note, write, write_json, write_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gputile.api.core import Node, Pod
-    from gputile.cli.reads.cluster_objects import ClusterObjects
+    from gputile.api.core import Pod
+    from gputile.cli.reads.cluster_view import ClusterObjects
     from gputile.tools.views.inspect import NodeSummary
 
 
@@ -49,25 +46,22 @@ class InspectOptions(ClusterSource):
     watch: Watch = False
     cluster: ClusterFiles = None
     output: Annotated[
-        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
+        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: draw each GPU with its pods.")
     ] = InspectFormat.TABLE
     plain: Plain = False
 
 
 @takes(InspectOptions)
 def inspect(options: InspectOptions) -> None:
-    """Show how much of each GPU of each node is allocated, in the memory unit in force.
+    """Show how much of each GPU is allocated, by node, in the memory unit in force.
 
-    A column PENDING(Allocated) appears if a pod is on a node and its GPU is not known yet.
+    A column PENDING(Allocated) appears if the GPUs of a pod on a node are not known yet.
     """
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer
     from gputile.cli.terminal import bars, columns, draw
     from gputile.tools.simulator.what_if import nearly_selected
     from gputile.tools.views import inspect as tables
-
-    view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
-    state = read_state(options)
 
     def show(found: _Shown) -> None:
         nodes, unit = found.nodes, found.unit_mib
@@ -88,16 +82,17 @@ def inspect(options: InspectOptions) -> None:
         for name in found.missing:
             note(f"{_nowhere(name)} any more")
 
-    first = view.of(state)
+    state = read_state(options)
+    first = _shown(state, options)
     if first.missing:
-        name, others = first.missing[0], [node.name for node in replace(view, names=()).of(state).nodes]
-        fail(f"{_nowhere(name)}{nearest(name, others)}")
+        others = [node.name for node in _shown(state, replace(options, names=None)).nodes]
+        fail(f"{_nowhere(first.missing[0])}{nearest(first.missing[0], others)}")
     if options.selector and not first.nodes:
         hint = nearly_selected(options.selector, state.nodes)
         note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
-        watched(first, lambda: view.of(state.again(options)), show, redraw=not data)
+        watched(first, lambda: _shown(state.again(options), options), show, redraw=not data)
     else:
         show(first)
 
@@ -119,32 +114,21 @@ class _Shown:
     pods: "list[Pod]" = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The filters: name patterns and label selector of the nodes, namespace of the pods; empty ones match all."""
-
-    names: "Sequence[str]"
-    selector: str
-    namespace: str
-
-    def of(self, state: "ClusterObjects") -> _Shown:
-        from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
-
-        nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes
-        shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns(), state.claims)
-        missing = [name for name in self.names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
-        if self.names:
-            shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]
-        unit = unit_of(shown, state.configuration.unit_mib)
-        return _Shown([of_namespace(node, self.namespace) for node in shown], unit, missing, state.pods)
-
-
-def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
+def _shown(state: "ClusterObjects", options: InspectOptions) -> _Shown:
     from gputile.core.kube_predicates.node_fit import selects
     from gputile.tools.simulator.what_if import SelectorError, parse_selector
+    from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
 
     try:
-        wanted = parse_selector(selector)
+        wanted = parse_selector(options.selector) if options.selector else None
     except SelectorError as error:
         fail(f"--selector: {error}")
-    return [node for node in nodes if selects(wanted, node.metadata.labels)]
+    nodes = [node for node in state.nodes if wanted is None or selects(wanted, node.metadata.labels)]
+    shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns(), state.claims)
+    names = options.names or ()
+    missing = [name for name in names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
+    if names:
+        shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)]
+    unit = unit_of(shown, state.configuration.unit_mib)
+    namespace = "" if options.all_namespaces else options.namespace
+    return _Shown([of_namespace(node, namespace) for node in shown], unit, missing, state.pods)

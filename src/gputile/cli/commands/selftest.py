@@ -3,10 +3,12 @@
 import math
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import msgspec
@@ -15,7 +17,6 @@ import typer
 from gputile.api.wording import described
 from gputile.cli.app import CONTEXT
 from gputile.cli.options import Printed, option
-from gputile.cli.running import unwinding_on_signals
 from gputile.cli.terminal import ExitCode, Output, Progress, fail, write, write_data, write_table
 from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
@@ -29,12 +30,12 @@ LONGEST_S = 3600
 class IsolationAnswer(msgspec.Struct, frozen=True):
     """``gputile selftest isolation -o json``."""
 
-    memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]
-    time: Annotated[list[TimeRow], described("Time on the GPU.")]
+    memory: Annotated[list[MemoryRow], described("The memory limit, for each way to allocate memory.")]
+    time: Annotated[list[TimeRow], described("The shares of GPU time.")]
 
 
 selftest = typer.Typer(
-    help="Prove on this machine that isolation holds.",
+    help="Test on this machine that containers cannot exceed their limits.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings=CONTEXT,
@@ -45,13 +46,13 @@ selftest = typer.Typer(
 def isolation(
     limit_mib: Annotated[int, option("MIB", "The memory limit to test.", min=64)] = LIMIT_MIB,
     seconds: Annotated[
-        float, option("SECONDS", "How long a measurement of shares of time takes; 0: none.", min=0, max=LONGEST_S)
+        float, option("SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S)
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
+    """Test the limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
 
-    Exit code: 0 when every bound held, 1 when one was missed.
+    Exit code: 0 if every limit held, 1 if one did not.
     """
     from gputile.node.isolation.library import LibraryMissing
     from gputile.node.isolation.selftest import memory_rows, time_rows
@@ -61,7 +62,7 @@ def isolation(
     try:
         with (
             _temporary_root(),
-            unwinding_on_signals(_kill_children),
+            _unwinding_on_signals(),
             Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S),
         ):
             uuid, environment = _first_gpu()
@@ -83,6 +84,30 @@ def _kill_children() -> None:
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
             os.kill(int(child), signal.SIGKILL)  # only this process reaps it, so the PID is not reused
+
+
+@contextmanager
+def _unwinding_on_signals() -> Iterator[None]:
+    """On a termination signal, kill the child processes, and exit through all open contexts.
+
+    Further signals are ignored during the clean-up. A signal that the parent process ignores stays ignored.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        _kill_children()
+        sys.exit(128 + number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {each: found for each in signals if (found := signal.getsignal(each)) is not signal.SIG_IGN}
+    try:
+        for number in before:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -4,16 +4,16 @@ import ipaddress
 import json
 import os
 import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
 from gputile.cli.options import Context, namespace, option, takes
-from gputile.cli.running import run_service
 from gputile.cli.terminal import fail
 from gputile.support.telemetry import LogFormat, set_up_logging
 
@@ -44,6 +44,18 @@ def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
     try:
         return load_access(kubeconfig, context)
     except ConfigError as error:
+        fail(str(error))
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it ends; exit with an error if it cannot listen on a port."""
+    import uvloop
+
+    from gputile.support.listening import PortError
+
+    try:
+        uvloop.run(service)
+    except PortError as error:
         fail(str(error))
 
 
@@ -84,7 +96,7 @@ class AgentOptions:
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve the GPUs of this node: report them to the cluster, and give each pod the GPU that is booked for it."""
+    """Serve the GPUs of this node as the kubelet's device plugin: each container gets the GPUs booked for its pod."""
     from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
     name = options.node_name or os.uname().nodename
@@ -146,7 +158,7 @@ class ControllerOptions:
     identity: Identity = None
     lease_seconds: Annotated[
         int,
-        option("SECONDS", "Duration of the Lease; a replica that died blocks the next for so long.", min=2, max=600),
+        option("SECONDS", "Duration of the Lease; the next replica waits so long if one dies.", min=2, max=600),
     ] = 15
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
@@ -154,7 +166,7 @@ class ControllerOptions:
 
 @takes(ControllerOptions)
 def controller(options: ControllerOptions) -> None:
-    """Taint GPU nodes, report nodes whose agent is silent, and start gangs whole or not at all.
+    """Plan gangs and preemption, request nodes from autoscalers, taint GPU nodes, and report silent agents.
 
     Only the replica that holds the Lease acts; the others wait for it. Ends on SIGTERM.
     """
@@ -198,7 +210,7 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets; and bind it.
+    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets. Binds the pods.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
     the Bindings in progress.
@@ -282,7 +294,7 @@ class WebhookOptions:
 
 @takes(WebhookOptions)
 def webhook(options: WebhookOptions) -> None:
-    """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
+    """Complete and validate GPU pods before they are stored; convert old forms.
 
     Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after the reviews in
     progress.

@@ -36,20 +36,20 @@ _ASSUMED = {
     "namespaces": f"none has the label {UNSAFE_ACCESS_LABEL}",
 }
 _NO_WORKLOADS = (
-    "no workloads are named, so there is nothing to place: name files by -f; gputile inspect draws a cluster alone"
+    "no workloads are given, so there is nothing to place: use -f FILE; gputile inspect -o bars draws a cluster alone"
 )
 
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Decide node and GPUs for each pod of some manifests, with the scheduler's own code.
+    """Show which node and GPUs the pods of manifests would get, decided by the scheduler's own code.
 
-    Draws each GPU with its pods, and prints where the pods of each workload go; for each pod that was not placed, the
-    reason and what would help. With --from-cluster or --validate=server, the API server validates each object by a dry
-    run. Nothing is stored in any cluster.
+    Draws each GPU with its pods, and prints where the pods of each workload are placed, or why not and what would help.
+    With --from-cluster or --validate=server, the API server validates each object by a dry run. Nothing is stored in
+    any cluster.
 
-    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits), 2 for input that
-    cannot be used, or that a cluster with gputile refuses, 1 if the cluster does not answer.
+    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits), 2 if the input
+    cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import told_together

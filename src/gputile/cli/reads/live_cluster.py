@@ -35,12 +35,12 @@ from gputile.core.ledger.node_info import unit_in_force
 from gputile.kube.client import Attempts, Connection, list_all, list_pages
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
-from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T
+from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, UnreadableObject
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.tools.simulator.admission import PriorityClasses
-    from gputile.tools.simulator.gangs import PodGroups
+    from gputile.tools.simulator.controller_rules import PodGroups
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
@@ -133,7 +133,7 @@ def looking_again() -> Iterator[None]:
         _looking_again.reset(before)
 
 
-_MOST_TOLD: Final = 20
+_MOST_NAMED: Final = 20  # unreadable objects of a kind
 # The user may lack a right, or the kind may not be served. Other failures say nothing about the objects.
 _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
@@ -191,24 +191,14 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
                 listed(connection, RESOURCE_CLAIMS_PATH, ResourceClaim),
                 _configuration(connection, given, installed_in),
             )
-            unread_claims = claims.unreadable if claims is not None else ()
-            unread = (
-                *_told("nodes", [f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable]),
-                *_told(
-                    "pods",
-                    [f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable],
-                ),
-                *_told(
-                    "ResourceClaims",
-                    [f"claim {each.namespace}/{each.name} cannot be read: {each.why}" for each in unread_claims],
-                ),
-            )
+            unread = [*_unread("node", nodes.unreadable), *_unread("pod", pods.unreadable)]
+            unread += _unread("ResourceClaim", claims.unreadable if claims is not None else ())
             read = Live(
                 list(nodes.objects),
                 list(pods.objects),
                 found,
                 namespace=connection.namespace,
-                unread=unread,
+                unread=tuple(unread),
                 claims=claims.objects if claims is not None else None,
             )
             if no_claims is not None and _concern_claims(read.nodes, read.pods):
@@ -222,11 +212,12 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
     """Add the objects that a simulation needs besides nodes, pods and claims."""
     from gputile.tools.simulator.admission import listed_classes
 
-    known, no_groups = await read_groups(connection)
+    groups, no_groups = await read_groups(connection)
     namespaces, no_namespaces = await listed(connection, _NAMESPACES, Namespace)
     budgets, no_budgets = await listed(connection, _BUDGETS, PodDisruptionBudget)
     classes, no_classes = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
     unlisted = {
+        **read.unlisted,
         "PodGroups": no_groups,
         "PriorityClasses": no_classes,
         "PodDisruptionBudgets": no_budgets,
@@ -234,11 +225,11 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
     }
     return replace(
         read,
-        groups=known,
+        groups=groups,
         namespaces=namespaces.objects if namespaces is not None else (),
         priority_classes=listed_classes(classes.objects) if classes is not None else None,
         budgets=budgets.objects if budgets is not None else (),
-        unlisted={**read.unlisted, **{kind: why for kind, why in unlisted.items() if why is not None}},
+        unlisted={kind: why for kind, why in unlisted.items() if why is not None},
     )
 
 
@@ -253,10 +244,12 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
     return read_or_leave(read())
 
 
-def _told(what: str, sentences: list[str]) -> list[str]:
-    """Return the first ``_MOST_TOLD`` sentences, and one with the number of the others."""
-    more = len(sentences) - _MOST_TOLD
-    return [*sentences[:_MOST_TOLD], *([f"{more:,} more {what} cannot be read"] if more > 0 else ())]
+def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
+    """Return a message for each of the first ``_MOST_NAMED`` objects, and one with the number of the others."""
+    names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
+    found = [f"{kind} {name} cannot be read: {each.why}" for name, each in zip(names, objects, strict=True)]
+    more = len(found) - _MOST_NAMED
+    return [*found[:_MOST_NAMED], *([f"{more:,} more {kind}s cannot be read"] if more > 0 else ())]
 
 
 async def _configuration(
@@ -290,7 +283,7 @@ async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
     Raises:
         KubeError: the API server fails.
     """
-    from gputile.tools.simulator.gangs import PodGroups
+    from gputile.tools.simulator.controller_rules import PodGroups
 
     found, why = await listed(connection, POD_GROUPS_PATH, PodGroup)
     if found is None:

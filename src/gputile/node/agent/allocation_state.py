@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, is_older, unversioned
-from gputile.api.gpu_time import parse_active_threads
+from gputile.api.quantity import parse_active_threads
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_CORE,

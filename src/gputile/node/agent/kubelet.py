@@ -64,7 +64,7 @@ class KubeletLink:
         self._in_charge = asyncio.Event()
         self._link = link
         self._advertised: dict[str, tuple[Device, ...]] = {}
-        self._claims_served = False
+        self._health: bytes | None = None
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
         self._latest: tuple[bytes, Listing] = (b"", {})
@@ -127,10 +127,11 @@ class KubeletLink:
             self._advertised = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
 
-    def serve_claims(self, served: bool) -> None:
-        if served != self._claims_served:
-            self._claims_served = served
-            self._link.send(ServeClaims(served))
+    def serve_claims(self, health: bytes | None) -> None:
+        """Serve as a DRA driver that reports this health of its devices; None to stop serving claims."""
+        if health != self._health:
+            self._health = health
+            self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
         """Return the kubelet's list of pods with their devices; None if it does not answer in ``within`` seconds."""

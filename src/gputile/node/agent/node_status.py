@@ -25,7 +25,6 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, NodeCondition, ObjectReference, changed_conditions, node_condition
-from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.well_known import (
     CONDITION_PREFIX,
     GPU_COUNT,
@@ -43,7 +42,10 @@ from gputile.api.well_known import (
     TIME_POLICY_LABEL,
     ConditionReason,
     ConditionType,
+    GpuTimePolicy,
+    GpuTimePolicyError,
     Mode,
+    parse_policy,
 )
 from gputile.api.wording import nearest
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels

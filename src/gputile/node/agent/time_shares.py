@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
-from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.api.quantity import parse_weight
+from gputile.api.well_known import (
+    TIME_POLICY_LABEL,
+    TIME_WEIGHT_ANNOTATION,
+    GpuTimePolicy,
+    GpuTimePolicyError,
+    Mode,
+    parse_policy,
+)
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, KnownPod
 from gputile.node.agent.device_table import PodDevices

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from gputile.api.gpu_time import MOST_WEIGHT
+from gputile.api.quantity import MOST_WEIGHT
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.native_layouts import ARBITER_VERSION, MOST_GPUS
 

@@ -58,6 +58,9 @@ class _SocketSource:
     def handle(self, most: int) -> int:
         raise NotImplementedError
 
+    def close_if_hung_up(self) -> None:
+        raise NotImplementedError
+
     def pause(self) -> None:
         self._loop.remove_reader(self._sock)
 

@@ -41,9 +41,9 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """Request of the agent to serve as a DRA driver, or to stop that."""
+    """Request of the agent to serve as a DRA driver with this NodeWatchResourcesResponse; None stops that."""
 
-    served: bool
+    health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):

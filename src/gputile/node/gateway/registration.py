@@ -56,7 +56,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet creates its socket a 
 
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
-DRA_VERSION = "v1.DRAPlugin"
+DRA_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 DRA_REGISTRATION = "pluginregistration.Registration"
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
@@ -203,7 +203,7 @@ class Plugin(KubeletSocket):
 
 
 class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet. The next ``reconcile`` starts or stops it, as ``served`` says.
+    """Serves the DRA driver to the kubelet while it has a ``health``.
 
     The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps it registered while
     the socket exists. The same socket serves the registration and the driver. It has a new name each time, so that two
@@ -214,11 +214,17 @@ class ClaimsPlugin(KubeletSocket):
     def __init__(self, directory: Path, forward: Forward) -> None:
         super().__init__(DRIVER, forward)
         self._directory = directory
-        self.served = False
+        self._has_health = False
+
+    def set_health(self, health: bytes | None) -> None:
+        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next ``reconcile``."""
+        self._has_health = health is not None
+        if health is not None:
+            self.announce(health)
 
     async def reconcile(self) -> None:
         """Start or stop the server; replace its socket if it was removed."""
-        if not self.served:
+        if not self._has_health:
             await self.stop()
         elif not self.exists:
             await self._start()
@@ -227,13 +233,20 @@ class ClaimsPlugin(KubeletSocket):
         for path in self._directory.glob(f"{DRIVER}-*.sock"):
             if not has_listener(path):
                 path.unlink(missing_ok=True)
-        unary = grpc.unary_unary_rpc_method_handler
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         registration: Handlers = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._registered)}
-        services = {DRA_REGISTRATION: registration, DRA_SERVICE: self.relayed(DRA_CALLS)}
+        health: Handlers = {"NodeWatchResources": stream(self.stream)}
+        services = {
+            DRA_REGISTRATION: registration,
+            DRA_SERVICE: self.relayed(DRA_CALLS),
+            **dict.fromkeys(DRA_VERSIONS[1:], health),
+        }
         await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
 
     async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature, as below
-        info = pb.PluginInfo(type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=[DRA_VERSION])
+        info = pb.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=list(DRA_VERSIONS)
+        )
         return info.SerializeToString()
 
     async def _registered(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002

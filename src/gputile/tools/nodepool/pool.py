@@ -41,11 +41,11 @@ class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, f
 class Gpus(_PoolSection, frozen=True, kw_only=True):
     """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
 
-    count: Annotated[int, described("How many GPUs a node has.", ge=1, le=MOST_GPUS)] = 1
+    count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
-        MemorySize, described("Memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB.")
+        MemorySize, described("The memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB.")
     ]
-    model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
+    model: Annotated[str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)] = ""
 
 
 class NodePool(_PoolSection, frozen=True, kw_only=True):
@@ -58,9 +58,9 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
         "gputile.io/v1alpha1"
     )
-    kind: Annotated[Literal["NodePool"], described("What this file is.")] = "NodePool"
-    provider: Annotated[Literal["eks", "aks", "gke"], described("Which cloud.")]
-    way: Annotated[Way, described("Where driver and device plugin come from: one of the provider's ways.")]
+    kind: Annotated[Literal["NodePool"], described("The kind of this file.")] = "NodePool"
+    provider: Annotated[Literal["eks", "aks", "gke"], described("The cloud.")]
+    way: Annotated[Way, described("How the nodes get driver and device plugin: one of the provider's ways.")]
     name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
     location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
@@ -68,15 +68,15 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     instance_type: Annotated[str, described("Instance, VM or machine type.", min_length=1)]
     accelerator: Annotated[str, described("GKE: the GPU, as nvidia-l4.")] = ""
     gpus: Annotated[Gpus, described("The GPUs of one node.")]
-    min_nodes: Annotated[int, described("The fewest nodes.", ge=0, le=1000)] = 0
-    max_nodes: Annotated[int, described("The most nodes.", ge=1, le=1000)] = 3
+    min_nodes: Annotated[int, described("The smallest number of nodes.", ge=0, le=1000)] = 0
+    max_nodes: Annotated[int, described("The largest number of nodes.", ge=1, le=1000)] = 3
     mode: Annotated[Mode, described("The node mode.")] = Mode.EXCLUSIVE
     placement: Annotated[
-        Placement | None, described("The label ack.node.gpu.placement; absent: the nodes have none.")
+        Placement | None, described("The value of the label ack.node.gpu.placement; absent: no label.")
     ] = None
     gpu_memory_unit: Annotated[MemorySize, described("The cluster's memory unit.")] = "1GiB"
-    autoscaler: Annotated[Autoscaler, described("Who adds nodes.")] = "cluster-autoscaler"
-    labels: Annotated[dict[str, str], described("Further labels of the nodes.")] = {}
+    autoscaler: Annotated[Autoscaler, described("The autoscaler that adds nodes.")] = "cluster-autoscaler"
+    labels: Annotated[dict[str, str], described("Further node labels.")] = {}
 
     @property
     def unit_mib(self) -> int:

@@ -33,12 +33,12 @@ class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
-    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
-    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
-    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
-    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
-    pods: Annotated[int, described("How many pods have a part of it.")]
-    healthy: Annotated[bool, described("Whether it is in order.")]
+    model: Annotated[str, described('The GPU\'s model; "" if it is unknown.')]
+    total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
+    booked_mib: Annotated[int, described("Booked memory, in MiB.")]
+    compute_percent: Annotated[int, described("Booked compute, in percent.")]
+    pods: Annotated[int, described("The number of pods on it.")]
+    healthy: Annotated[bool, described("Whether the GPU is healthy.")]
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,10 +46,10 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[dict[int, int], described("MiB on each GPU, by the number of the GPU.")]
-    whole: Annotated[bool, described("Whether it has whole GPUs.")]
-    asked_mib: Annotated[int, described("What it asks for, MiB.")]
-    problem: Annotated[str, described('Why its GPUs are not known, "" where they are.')] = ""
+    mib: Annotated[dict[int, int], described("Its memory on each GPU in MiB, by the number of the GPU.")]
+    whole: Annotated[bool, described("Whether the pod has whole GPUs.")]
+    asked_mib: Annotated[int, described("Its request, in MiB.")]
+    problem: Annotated[str, described('Why its GPUs are unknown; "" if they are known.')] = ""
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,15 +60,13 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     name: Annotated[str, described("The node's name.")]
     address: Annotated[str, described("The node's address.")]
-    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
-    shared: Annotated[bool, described("Whether GPUs are given away in parts.")]
-    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuSummary], described("Its GPUs.")]
-    pods: Annotated[list[PodSummary], described("The pods that have GPUs there.")]
-    problem: Annotated[str, described('What is wrong with the node\'s own words, "" for nothing.')] = ""
-    replicas: Annotated[
-        int, described("How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
-    ] = 0
+    mode: Annotated[str, described('The mode in force; "" if it is invalid.')]
+    shared: Annotated[bool, described("Whether pods share its GPUs by memory.")]
+    unit_mib: Annotated[int, described("The node's memory unit, in MiB.")]
+    gpus: Annotated[list[GpuSummary], described("The node's GPUs.")]
+    pods: Annotated[list[PodSummary], described("The pods on its GPUs.")]
+    problem: Annotated[str, described('What is wrong with the node\'s annotations; "" for nothing.')] = ""
+    replicas: Annotated[int, described("How many pods time-slice each GPU; 0 without time-slicing.")] = 0
 
     @property
     def troubles(self) -> list[str]:

@@ -62,13 +62,13 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     ``remedy`` says how to mend that, "" if unknown.
     """
 
-    name: Annotated[str, described("Which component.")]
+    name: Annotated[str, described("The component's name.")]
     kind: Annotated[str, described("Deployment or DaemonSet.")]
-    state: Annotated[RolloutState, described("Whether it is ready.")]
-    ready: Annotated[int, described("How many of its pods are ready.")]
-    wanted: Annotated[int, described("How many pods it is to have.")]
-    reason: Annotated[str, described('What is in the way, "" for nothing.')] = ""
-    remedy: Annotated[str, described('What to do about it, "" where nothing is known.')] = ""
+    state: Annotated[RolloutState, described("The state of the component.")]
+    ready: Annotated[int, described("The number of ready pods.")]
+    wanted: Annotated[int, described("The number of desired pods.")]
+    reason: Annotated[str, described('Why it is not ready; "" if it is.')] = ""
+    remedy: Annotated[str, described('What to do about it; "" if nothing is known.')] = ""
 
 
 def component_of(
@@ -90,7 +90,7 @@ def component_of(
         return Component(name, kind, RolloutState.READY, available, wanted)
     state, reason = _nothing_wanted(workload, name) if done else _trouble(workload, pods, events, said)
     if not reason:
-        reason = f"{updated} of {wanted} pods are of the newest kind" if updated < wanted else "its pods are starting"
+        reason = f"{updated} of {wanted} pods are updated" if updated < wanted else "its pods are starting"
     meta = workload.metadata
     remedy = remedy_of(reason, meta.namespace, f"{kind.lower()}/{meta.name}")
     return Component(name, kind, state, min(available, wanted), wanted, reason, remedy)
@@ -101,7 +101,7 @@ def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[Rollou
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
     state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
-    return state, "no node is for it: none has the labels that it asks for, with taints that it tolerates"
+    return state, "no node matches: none has the labels of its nodeSelector and only taints that it tolerates"
 
 
 def name_of(workload: Deployment | DaemonSet) -> str:
@@ -223,16 +223,23 @@ RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 # Labels of the pods of gpushare's manifest and of HAMi's chart, which annotate pods with their GPU too.
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
 _MOST_DIGITS: Final = 9  # of a revision's number
-_PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
+_PENDING: Final = {
+    "pending-install": "installation of",
+    "pending-upgrade": "upgrade to",
+    "pending-rollback": "rollback to",
+}
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
     """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can be in."""
 
-    object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
-    rule: Annotated[str, described("What is wrong with it.")]
+    object: Annotated[str, described("The object with the problem, such as a Helm release, a component or a pod.")]
+    rule: Annotated[str, described("The problem.")]
     remedy: Annotated[str, described("What to do about it.")]
-    state: Annotated[RolloutState, described("How far the installation can be at most; Ready where it hinders none.")]
+    state: Annotated[
+        RolloutState,
+        described("The best possible state of the installation; Ready if no component is affected."),
+    ]
 
 
 def unfinished_releases(
@@ -250,21 +257,21 @@ def unfinished_releases(
 
 def _unfinished(name: str, number: int, status: str, namespace: str) -> InstallationProblem | None:
     again = (
-        f"helm rollback {name} --namespace {namespace}, or helm upgrade once more"
+        f"helm rollback {name} --namespace {namespace}, or helm upgrade again"
         if number > 1
-        else f"helm uninstall {name} --namespace {namespace}, then install it once more"
+        else f"helm uninstall {name} --namespace {namespace}, then install it again"
     )
     told = f"Helm release {name}"
     if status == "failed":
-        rule = f"Helm says that revision {number} failed: it may be there in part"
+        rule = f"Helm reports that revision {number} failed; it may be installed in part"
         return InstallationProblem(told, rule, again, RolloutState.FAILED)
     if status == "uninstalling":
-        rule = f"Helm has begun to remove revision {number}, and has not ended"
+        rule = f"Helm has begun to remove revision {number}, and has not finished"
         return InstallationProblem(told, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED)
     if status in _PENDING:
-        rule = f"Helm has not ended the {_PENDING[status]} to revision {number}: it may be there in part"
+        rule = f"Helm has not finished the {_PENDING[status]} revision {number}; it may be installed in part"
         return InstallationProblem(
-            told, rule, f"wait for that helm; where none runs any more: {again}", RolloutState.DEPLOYING
+            told, rule, f"wait for that helm command; if it no longer runs: {again}", RolloutState.DEPLOYING
         )
     return None
 
@@ -273,8 +280,8 @@ def refused_configuration(why: str) -> InstallationProblem:
     """Return the problem of a configuration that components refuse, for the reason ``why``."""
     return InstallationProblem(
         "configuration",
-        f"{why}; components that run keep what they had, and one that starts anew does not run",
-        "correct the values by helm upgrade, or go back (helm rollback)",
+        f"{why}; running components keep the previous configuration, and a restarted one does not start",
+        "correct the values with helm upgrade, or use helm rollback",
         RolloutState.FAILED,
     )
 
@@ -289,17 +296,17 @@ def missing_components(
     """
     if not workloads:
         return []
-    asking = {"scheduler": f"admission gives pods to the scheduler {scheduler_name}"} if scheduler_name else {}
+    asking = {"scheduler": f"admission assigns pods to the scheduler {scheduler_name}"} if scheduler_name else {}
     for account in accounts:
         component = account.metadata.labels.get(COMPONENT_LABEL)
         if component and account.metadata.deletion_timestamp is None:
-            asking.setdefault(component, f"its ServiceAccount {account.metadata.name} is there")
+            asking.setdefault(component, f"its ServiceAccount {account.metadata.name} exists")
     there = {name_of(workload) for workload in workloads}
     return [
         InstallationProblem(
             component,
             f"it has neither a Deployment nor a DaemonSet, and {why}",
-            "put it back: helm upgrade writes what the chart has; if it is not to be there, disable it there",
+            "restore it with helm upgrade, or disable it in the chart's values",
             RolloutState.DEPLOYING,
         )
         for component, why in sorted(asking.items())
@@ -313,8 +320,8 @@ def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:
     return [
         InstallationProblem(
             f"pod {name}",
-            "another extender runs there, which gives away the GPUs of the nodes that it serves",
-            "take it out of kube-scheduler's configuration, and remove it, where gputile serves the same nodes",
+            "another extender runs there, and allocates the GPUs of the nodes that it serves",
+            "if gputile serves the same nodes, remove it from kube-scheduler's configuration, and uninstall it",
             RolloutState.READY,
         )
         for name in names

@@ -59,7 +59,7 @@ def traces_of(
     for configuration in configurations:
         places = {_namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)}
         if places & {"", namespace}:
-            found.here.append(f"the webhook configuration {configuration.metadata.name} is there")
+            found.here.append(f"the webhook configuration {configuration.metadata.name} exists")
         found.elsewhere.extend(sorted(places - {"", namespace, *found.elsewhere}))
     return found
 
@@ -72,7 +72,7 @@ def _namespace(webhook: WebhookEntry) -> str:
 
 _NAMED: Final = 20  # components in the first line
 _HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")
-_NO_AGENT: Final = "no agent runs there; this is what the last one said"
+_NO_AGENT: Final = "no agent runs there; this is the last report"
 
 
 class RolloutPhase(StrEnum):
@@ -95,12 +95,12 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     name: Annotated[str, described("The node's name.")]
-    agent_there: Annotated[bool, described("Whether an agent has a pod there.")]
+    agent_there: Annotated[bool, described("Whether an agent has a pod on the node.")]
     agent_ready: Annotated[bool, described("Whether the agent is ready.")]
-    mode: Annotated[str, described('The mode in force, "" where the agent has reported none.')]
-    unit_mib: Annotated[int, described("The memory unit in force, MiB, 0 where the agent has reported none.")]
-    gpus: Annotated[int, described("How many GPUs it has.")]
-    problems: Annotated[list[str], described("What is pending or wrong on the node, in its own words.")]
+    mode: Annotated[str, described('The mode in force; "" if the agent has reported none.')]
+    unit_mib: Annotated[int, described("The memory unit in force, in MiB; 0 if the agent has reported none.")]
+    gpus: Annotated[int, described("The number of its GPUs.")]
+    problems: Annotated[list[str], described("Pending changes and problems, as the node's conditions report them.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,20 +111,14 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     those of the whole installation.
     """
 
-    phase: Annotated[RolloutPhase, described("What the installation is.")]
-    unit_mib: Annotated[int, described("The configured memory unit, MiB, 0 where there is no configuration.")]
-    resting: Annotated[int, described("How many nodes have no GPU, so that their agents wait for one.")]
+    phase: Annotated[RolloutPhase, described("The state of the installation.")]
+    unit_mib: Annotated[int, described("The configured memory unit, in MiB; 0 without a configuration.")]
+    resting: Annotated[int, described("The number of nodes without GPUs, whose agents are idle.")]
     components: Annotated[list[Component], described("The components.")]
     nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
-    traces: Annotated[
-        list[str], described("What programs outside of pods have left, where there is no component.")
-    ] = []
-    elsewhere: Annotated[
-        list[str], described("Other namespaces that its webhook is in, if there is no component here.")
-    ] = []
-    problems: Annotated[
-        list[InstallationProblem], described("What is wrong with the whole, and no component's own state tells.")
-    ] = []
+    traces: Annotated[list[str], described("Without components: signs of programs that run outside of pods.")] = []
+    elsewhere: Annotated[list[str], described("Without components: other namespaces with a webhook of gputile.")] = []
+    problems: Annotated[list[InstallationProblem], described("Problems of the whole installation.")] = []
 
 
 def assess(
@@ -208,8 +202,8 @@ def table(installation: Installation, width: int | None = None) -> str:
         lines += ["", *aligned([heading, *(_node_row(node, absent) for node in installation.nodes)], width)]
         other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
-            rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
-            lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
+            rest = "1 node still has" if len(other) == 1 else f"{len(other)} nodes still have"
+            lines += ["", f"The memory unit is {_unit(installation.unit_mib)}; {rest} another one."]
     if installation.resting:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
         lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
@@ -218,22 +212,23 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 def _seen(installation: Installation) -> list[str]:
     """Return the lines on an installation without components."""
-    found = ["its configuration is there"] if installation.unit_mib else []
-    count = len(installation.nodes)
-    if count:
-        found.append("1 node has what an agent reported" if count == 1 else f"{count} nodes have what agents reported")
+    found = ["its configuration exists"] if installation.unit_mib else []
+    if count := len(installation.nodes):
+        found.append("1 node has an agent's report" if count == 1 else f"{count} nodes have agents' reports")
     found += map(inert, installation.traces)
     if not found and not installation.elsewhere:
         return []
-    but = f", but {_listed(found)}" if found else ""
-    lacking = f"ere are no Deployments and DaemonSets of it{but}"
     if installation.phase is RolloutPhase.OUTSIDE_OF_PODS:
-        unknown = "Whether these programs are ready is not known here: each answers /readyz on its health port."
-        return ["", f"It runs outside of pods: h{lacking}. {unknown}"]
-    if installation.elsewhere:
+        advice = (
+            "It runs outside of pods; whether it is ready is unknown: each program answers /readyz on its health port."
+        )
+    elif installation.elsewhere:
         other = inert(installation.elsewhere[0])
-        return ["", f"H{lacking}: its webhook is in the namespace {other} (--installed-in {other})."]
-    return ["", f"H{lacking}: it may run in another namespace (--installed-in), or have left this behind."]
+        advice = f"Its webhook is in the namespace {other} (--installed-in {other})."
+    else:
+        advice = "It may run in another namespace (--installed-in), or these may be left over."
+    but = f", but {_listed(found)}" if found else ""
+    return ["", f"This namespace has no Deployments and DaemonSets of gputile{but}. {advice}"]
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Fits text and tables to a terminal, and escapes control characters."""
 
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Sequence
 
 _OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # control, format, surrogates, line and paragraph separators
@@ -11,7 +10,9 @@ def inert(text: str) -> str:
     r"""Return ``text`` with control characters escaped, such as ``\x1b``."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_code(each) if unicodedata.category(each) in _OBEYED else each for each in text)
+    return "".join(
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in _OBEYED else each for each in text
+    )
 
 
 def columns_of(text: str) -> int:
@@ -66,20 +67,14 @@ def _cut(word: str, width: int) -> list[str]:
     return parts
 
 
-def _code(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
 _GAP = 2
-_TALLEST = 2  # lines of a row if the terminal has too few lines
 _NARROWEST = 8  # the smallest width of a table's column
 
 
-def aligned(rows: Sequence[Sequence[str]], width: int | None = None, tallest: int | None = None) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """Return the lines of a table whose columns are as wide as their widest cells, with two spaces between columns.
 
-    If that is wider than ``width``, the widest cells are wrapped. ``tallest`` limits the lines of a cell below the
-    heading.
+    If that is wider than ``width``, the widest cells are wrapped.
     """
     cells = [[inert(cell) for cell in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
@@ -89,23 +84,13 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None, tallest: in
         ]
         for narrowest in (words, [_NARROWEST] * len(widths)):  # cut words only if nothing else helps
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
-    return [line for number, row in enumerate(cells) for line in _lines(row, widths, tallest if number else None)]
-
-
-def table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return the rows as the text of a table; see ``aligned``."""
-    return "".join(f"{line}\n" for line in aligned(rows, width))
-
-
-def first_rows(rows: Sequence[Sequence[str]], width: int | None, lines: int) -> tuple[list[str], int]:
-    """Return the text of as many rows as fit into ``lines`` lines, with the heading, and the number of these rows.
-
-    A row takes at most two lines.
-    """
-    counts = range(2, min(len(rows), lines) + 1)
-    fit = bisect_right(counts, lines, key=lambda count: len(aligned(rows[:count], width, _TALLEST)))
-    count = min(len(rows), max(2, 1 + fit))
-    return aligned(rows[:count], width, _TALLEST)[: max(1, lines)], count
+    lines = []
+    for row in cells:
+        parts = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for number in range(max(map(len, parts), default=0)):
+            texts = [part[number] if number < len(part) else "" for part in parts]
+            lines.append((" " * _GAP).join(map(padded, texts, widths)).rstrip())
+    return lines
 
 
 def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[int]:
@@ -117,21 +102,3 @@ def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[
             break
         found[max(wider, key=lambda column: found[column])] -= 1
     return found
-
-
-def _lines(row: Sequence[str], widths: Sequence[int], tallest: int | None) -> list[str]:
-    parts = [_cell(cell, size, tallest) for cell, size in zip(row, widths, strict=True)]
-    height = max(map(len, parts), default=0)
-    return [
-        (" " * _GAP)
-        .join(padded(part[line] if line < len(part) else "", size) for part, size in zip(parts, widths, strict=True))
-        .rstrip()
-        for line in range(height)
-    ]
-
-
-def _cell(text: str, width: int, tallest: int | None) -> list[str]:
-    lines = wrapped(text, width)
-    if tallest is None or len(lines) <= tallest:
-        return lines
-    return [*lines[: tallest - 1], shortened(" ".join(lines[tallest - 1 :]), width)]

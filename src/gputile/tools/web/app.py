@@ -7,6 +7,8 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -19,12 +21,11 @@ from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import Forbidden, KubeError
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
-from gputile.tools.web.assets import assets
 from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
 from gputile.tools.web.questions import Moment, explanation, what_if
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
-from gputile.tools.web.usage_feed import MOST_NODES, UsageFeed
+from gputile.tools.web.usage import MOST_NODES, UsageFeed
 from gputile.tools.web.viewers import (
     ALL_RIGHTS,
     Rights,
@@ -44,10 +45,33 @@ _MOST_WAITING: Final = 64  # questions about pods, of all viewers; fifty people 
 _MOST_WAITING_OF_ONE: Final = 16
 _MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
 _MOST_MANIFESTS_OF_ONE: Final = 2
+MOST_TEXTS: Final = 8  # that describe added nodes
 _EVENTS_SHOWN: Final = 50
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 _AGAIN_S: Final = "2"
 T = TypeVar("T")
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    body: bytes
+    media_type: str
+
+
+def assets() -> dict[str, Asset]:
+    """Return the files that the browser loads; all are in the package, and none comes from another host."""
+    found = {}
+    for each in files("gputile.tools.web").joinpath("static").iterdir():
+        kind = _TYPES.get(f".{each.name.rpartition('.')[2]}")
+        if kind is not None:
+            found[each.name] = Asset(each.read_bytes(), kind)
+    return found
 
 
 class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
@@ -308,7 +332,9 @@ class PageApp:
         except BodyRefused as refused:
             return web.Response(status=refused.status, text=f"{refused}\n")
         try:
-            return _json(await self._manifests.ask(lambda moment: what_if(body, moment), self._viewer(request)))
+            added = request.query.getall("node", [])[:MOST_TEXTS]
+            answer = await self._manifests.ask(lambda moment: what_if(body, moment, added), self._viewer(request))
+            return _json(answer)
         except TooManyQuestions:
             return _busy()
         except KubeError as error:

@@ -12,6 +12,7 @@ import hmac
 import html
 import ipaddress
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +20,6 @@ from aiohttp import web
 
 from gputile.kube.errors import KubeError
 from gputile.support.http_server import BodyReader, BodyRefused, Handler
-from gputile.tools.web.assets import assets
 from gputile.tools.web.viewers import NotAdmitted, Rights, Viewers
 
 _COOKIE: Final = "gputile"
@@ -132,7 +132,7 @@ class LoginGuard:
         self._app = app
         self._viewers = viewers
         self._bodies = BodyReader(LARGEST_TOKEN)
-        self._page = assets()["login.html"].body.decode()
+        self._page = files("gputile.tools.web").joinpath("static", "login.html").read_text(encoding="utf-8")
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, or refuse it."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -14,8 +15,9 @@ from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.controller_rules import PodGroups
+from gputile.tools.simulator.described_cluster import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
-from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
 from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
@@ -25,6 +27,7 @@ from gputile.tools.web.records import TileShare
 
 MOST_NODES: Final = 100  # in an explanation, the nearest first
 MOST_SECONDS: Final = 20.0  # to place the pods of a manifest
+MOST_ADDED: Final = 200  # nodes of one text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,11 @@ def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
     return explain_answer(found, MOST_NODES)
 
 
-def what_if(manifest: bytes, moment: Moment) -> WhatIf:
-    """Place the pods of a manifest as ``gputile simulate --from-cluster`` does."""
+def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatIf:
+    """Place the pods of a manifest as ``gputile simulate --from-cluster`` does.
+
+    ``added`` are further nodes, as texts of ``--with-node``.
+    """
     groups = PodGroups(dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent)
     try:
         scenario = read_scenario(
@@ -79,6 +85,9 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
             namespace=moment.namespace,
         )
         scenario.claims.claims |= {each.key: each for each in moment.claims}
+        for number, text in enumerate(added, 1):
+            nodes = nodes_of_text(text, number, moment.configuration.unit_mib, "added nodes")
+            scenario.nodes += islice(nodes, MOST_ADDED)
         admission = Admission(moment.configuration, unsafe=moment.unsafe)
         expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
         recognise(scenario, moment.pods, expansion)

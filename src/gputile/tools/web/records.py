@@ -192,14 +192,3 @@ class Difference(_Record, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.nodes_gone or self.pending or self.pending_gone)
-
-
-def applied(page: PageContent, difference: Difference) -> PageContent:
-    """Apply a difference to a page, as the browser does."""
-    nodes = {**page.nodes, **difference.nodes}
-    pending = {**page.pending, **difference.pending}
-    for name in difference.nodes_gone:
-        nodes.pop(name, None)
-    for key in difference.pending_gone:
-        pending.pop(key, None)
-    return PageContent(nodes, pending)

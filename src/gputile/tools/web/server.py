@@ -22,8 +22,7 @@ from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
 from gputile.tools.web.state import page_state
-from gputile.tools.web.usage import Made, UsageReader, made_of
-from gputile.tools.web.usage_feed import UsageFeed
+from gputile.tools.web.usage import Made, UsageFeed, UsageReader, made_of
 from gputile.tools.web.viewers import Viewers
 
 LOOPBACK: Final = "127.0.0.1"

@@ -1,5 +1,7 @@
 """Builds the rows of ``gputile top``: booked and used amounts, largest bookings first."""
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
@@ -7,8 +9,13 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from gputile.api.wording import described, gib_text
+from gputile.kube.client import Connection
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
+from gputile.tools.web.usage import AgentReading, UsageMeter, UsageReader, UsageUnknown, made_of
 
+MOST_NODES: Final = 200  # each agent costs a request through the API server
+BETWEEN_S: Final = 1.0
+_REQUESTS_AT_ONCE: Final = 16
 _NO_USAGE: Final = NodeUsage()
 _UNKNOWN: Final = PodUsage(None)
 
@@ -17,15 +24,15 @@ class TopNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node, with the booked and used amounts of its GPUs."""
 
     name: Annotated[str, described("The node's name.")]
-    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
-    gpus: Annotated[int, described("How many GPUs it has.")]
-    gpus_in_use: Annotated[int, described("How many of them have pods.")]
-    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
-    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
-    compute_percent: Annotated[int, described("Compute that is booked, per cent of one GPU.")]
-    pods: Annotated[int, described("How many pods have GPUs there.")]
-    problems: Annotated[list[str], described("What is wrong.")]
+    mode: Annotated[str, described('The mode in force; "" if it is invalid.')]
+    gpus: Annotated[int, described("The number of its GPUs.")]
+    gpus_in_use: Annotated[int, described("The number of GPUs with pods.")]
+    booked_mib: Annotated[int, described("Booked memory, in MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
+    total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
+    compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
+    pods: Annotated[int, described("The number of pods with GPUs on the node.")]
+    problems: Annotated[list[str], described("The node's problems.")]
 
 
 class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,13 +40,13 @@ class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
 
     node: Annotated[str, described("The node's name.")]
     index: Annotated[int, described("The number of the GPU on its node.")]
-    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
-    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
-    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
-    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
-    pods: Annotated[int, described("How many pods have a part of it.")]
-    healthy: Annotated[bool, described("Whether it is in order.")]
+    model: Annotated[str, described('The GPU\'s model; "" if it is unknown.')]
+    booked_mib: Annotated[int, described("Booked memory, in MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
+    total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
+    compute_percent: Annotated[int, described("Booked compute, in percent.")]
+    pods: Annotated[int, described("The number of pods on it.")]
+    healthy: Annotated[bool, described("Whether the GPU is healthy.")]
 
 
 class TopPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,28 +54,24 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    node: Annotated[str, described("The node.")]
-    gpus: Annotated[
-        list[int], described("The numbers of its GPUs; empty where they are not known, as those of MIG instances are.")
-    ]
-    booked_mib: Annotated[int, described("What it has of their memory, MiB.")]
-    used_mib: Annotated[int | None, described("What it uses of their memory, MiB; null: not known.")]
+    node: Annotated[str, described("The pod's node.")]
+    gpus: Annotated[list[int], described("The numbers of its GPUs; empty if they are unknown, as for MIG instances.")]
+    booked_mib: Annotated[int, described("Booked memory, in MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
     used_mib_of_gpus: Annotated[
-        list[int | None], described("What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known.")
+        list[int | None], described("Memory in use on each GPU, in the order of `gpus`, in MiB; null if unknown.")
     ]
-    compute_percent: Annotated[int, described("What it has of their compute, per cent of one GPU.")]
-    gpu_time_percent: Annotated[
-        int | None, described("What it has of their time now, per cent of one GPU; null: not known.")
-    ]
-    reserved: Annotated[bool, described("Whether the GPUs are kept for it and it is not bound yet.")]
+    compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
+    gpu_time_percent: Annotated[int | None, described("GPU time in use, in percent of one GPU; null if unknown.")]
+    reserved: Annotated[bool, described("Whether the GPUs are reserved for the pod, which is not bound yet.")]
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The JSON output of ``gputile top``; each list has the requested order."""
 
     nodes: Annotated[list[TopNode], described("The GPU nodes.")]
-    gpus: Annotated[list[TopGpu], described("Their GPUs.")]
-    pods: Annotated[list[TopPod], described("The pods that have GPUs.")]
+    gpus: Annotated[list[TopGpu], described("The GPUs of these nodes.")]
+    pods: Annotated[list[TopPod], described("The pods with GPUs.")]
 
 
 def top_answer(
@@ -218,3 +221,63 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
     "GPU TIME": lambda pod: "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
     "STATE": lambda pod: "reserved" if pod.reserved else "bound",
 }
+
+
+class UsageOfNodes:
+    """Reads usage from the agents of a release. ``unknown`` is the reason if some of it is unknown, else ""."""
+
+    def __init__(self, installed_in: str) -> None:
+        self.unknown = ""
+        self._installed_in = installed_in
+        self._meter = UsageMeter()
+
+    async def read(
+        self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
+    ) -> Mapping[str, NodeUsage]:
+        """Return the usage on these nodes; if there are more than ``MOST_NODES``, on those with the most pods.
+
+        With ``twice``, agents that count GPU time are asked again after a second: a percentage needs two readings.
+
+        Raises:
+            KubeError: the cluster cannot be reached.
+        """
+        nodes = [tile for tile in sorted(tiles, key=lambda tile: (-len(tile.pods), tile.name)) if tile.gpus]
+        asked = {tile.name: tile for tile in nodes[:MOST_NODES]}
+        self.unknown = ""
+        if len(nodes) > len(asked):
+            self.unknown = f"use is shown of the {MOST_NODES} nodes with most pods, of {len(nodes)}"
+        self._meter.keep_only(asked)
+        reader = UsageReader(connection, self._installed_in)
+        found, counts_time = await self._round(reader, asked)
+        if twice and counts_time:
+            await asyncio.sleep(BETWEEN_S)
+            again, _ = await self._round(reader, {name: asked[name] for name in counts_time})
+            found |= again
+        return found
+
+    async def _round(
+        self, reader: UsageReader, nodes: Mapping[str, NodeTile]
+    ) -> tuple[dict[str, NodeUsage], list[str]]:
+        """Return the usage of the nodes, and the names of those that count GPU time."""
+        turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+        async def read(node: str) -> AgentReading | UsageUnknown:
+            async with turns:
+                try:
+                    return await reader.read(node)
+                except UsageUnknown as error:
+                    return error
+
+        found, counts_time, failed = {}, [], []
+        for node, answer in zip(nodes, await asyncio.gather(*map(read, nodes)), strict=True):
+            if isinstance(answer, UsageUnknown):
+                failed.append(f"{answer}" if answer.refused else f"{node}: {answer}")
+                continue
+            found[node] = self._meter.measure(node, time.monotonic(), answer, made_of(nodes[node]))
+            if answer.pod_seconds:
+                counts_time.append(node)
+        if failed:
+            self.unknown = f"use is not known of {len(failed)} of {len(nodes)} nodes: {failed[0]}"
+            if reader.finds_no_agent:
+                self.unknown += "; --installed-in names another"
+        return found, counts_time

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.commands.schema import SCHEMAS
+from gputile.cli.commands.documents import SCHEMAS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.livecluster import machine, put
 from tests.unit.cli.reads.test_live_cluster import POD, configure

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition
 from gputile.cli.app import app
-from gputile.cli.reads import agent_usage
+from gputile.tools.web import top_rows
 from tests.fakes.agents import metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import gpu_node
@@ -54,7 +54,7 @@ def test_pods_of_one_namespace(server: FakeApiServer, kubeconfig: str) -> None:
 def test_what_is_used_stands_beside_what_is_booked(
     server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_usage, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(top_rows, "BETWEEN_S", 0.0)
     put(server, gpu_node("n", mode="cgpu", sizes=[15 * GIB], unit_mib=GIB), held("web-5d4f-a", 0, 3))
     put_agent(server, "n", metrics_text({"default/web-5d4f-a": 2 << 30}, {"default/web-5d4f-a": 60}))
     command = ["top", "--kubeconfig", kubeconfig]
@@ -84,7 +84,7 @@ def test_who_may_not_ask_the_agents_sees_what_is_booked_and_why_no_more(server: 
 def test_of_very_many_nodes_those_with_most_pods_are_asked(
     server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_usage, "MOST_NODES", 1)
+    monkeypatch.setattr(top_rows, "MOST_NODES", 1)
     for node in ("a", "n"):
         put(server, gpu_node(node, mode="cgpu", sizes=[15 * GIB], unit_mib=GIB))
         put_agent(server, node, metrics_text({}))
@@ -96,9 +96,10 @@ def test_of_very_many_nodes_those_with_most_pods_are_asked(
 
 
 def test_a_cluster_in_a_file_has_no_agents() -> None:
-    result = run.invoke(app, ["top", "--cluster", str(EXAMPLES / "cluster.yaml")])
+    result = run.invoke(app, ["top", "pods", "-n", "nobody", "--cluster", str(EXAMPLES / "cluster.yaml")])
     assert result.exit_code == 0
     assert "use is" not in result.stderr
+    assert result.stderr.endswith("note: no pods have GPUs in namespace nobody\n")
 
 
 PROBLEM = "GPU 0 (GPU-8b7c1a4e-1111-2222-3333-444455556666): XID 79 has fallen off the bus; GPU 1: double bit ECC error"

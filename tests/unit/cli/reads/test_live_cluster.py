@@ -107,12 +107,12 @@ def test_another_namespace_and_a_reader_without_the_right(server: FakeApiServer,
 def test_a_pod_that_a_quota_refuses_is_explained_by_its_controller(server: FakeApiServer, kubeconfig: str) -> None:
     put(server, machine())
     refused = "pods is forbidden: exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=60, limited: 100"
-    said = {"reason": "FailedCreate", "message": refused, "involvedObject": {"kind": "Job", "name": "train"}}
+    said = {"reason": "FailedCreate", "message": refused, "involvedObject": {"kind": "Job", "name": "train-29"}}
     server.store["/api/v1/namespaces/default/events"] = {"e": {"metadata": {"name": "e"}, **said}}
-    for pod_name in ("train", "train-x"):
-        result = run.invoke(app, ["explain", pod_name, "--kubeconfig", kubeconfig])
+    for named in ("train-29", "train-29-x", "job/train-29", "cronjob/train"):
+        result = run.invoke(app, ["explain", named, "--kubeconfig", kubeconfig])
         assert result.exit_code == 2
-        assert "Job train could not create it" in result.stderr
+        assert "Job train-29 could not create it" in result.stderr
         assert "ResourceQuota gpus holds it" in result.stderr
     del server.store["/api/v1/namespaces/default/events"]
     result = run.invoke(app, ["explain", "train", "--kubeconfig", kubeconfig])

@@ -5,8 +5,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.api.config.v1alpha1 import Configuration, GpuTime
-from gputile.api.gpu_time import GpuTimePolicy
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, GpuTimePolicy, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState, known_pod

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.cli.app import app
-from gputile.cli.commands.nodepool import script
+from gputile.cli.commands.documents import script
 from gputile.tools.nodepool.clouds import advertised, node_labels, setup_for
 from gputile.tools.nodepool.pool import WAYS, DescriptionError, NodePool, load_nodepool
 

@@ -65,7 +65,7 @@ def phase_with(problems: list[InstallationProblem]) -> RolloutPhase:
         (["failed"], RolloutPhase.FAILED, "revision 1 failed", "helm uninstall gputile --namespace gpus"),
         (["deployed", "pending-upgrade"], RolloutPhase.DEPLOYING, "the upgrade to revision 2", "helm rollback"),
         (["deployed", "pending-rollback"], RolloutPhase.DEPLOYING, "the rollback to revision 2", "helm rollback"),
-        (["pending-install"], RolloutPhase.DEPLOYING, "the installation to revision 1", "helm uninstall"),
+        (["pending-install"], RolloutPhase.DEPLOYING, "the installation of revision 1", "helm uninstall"),
         (["superseded", "uninstalling"], RolloutPhase.FAILED, "begun to remove revision 2", "helm uninstall"),
     ],
 )
@@ -176,15 +176,15 @@ def remedy(reason: str) -> str:
         ),
         (
             'FailedCreate: admission webhook "validate.kyverno.svc-fail" denied the request: policy DaemonSet/x',
-            "except the namespace gpus from the policy",
+            "exclude the namespace gpus from the policy",
         ),
         (
             f"{REFUSED}ValidatingAdmissionPolicy 'no-host-path' with binding 'b' denied request: failed expression",
-            "except the namespace gpus from the policy",
+            "exclude the namespace gpus from the policy",
         ),
         (
             'FailedCreate: Internal error occurred: failed calling webhook "validate.kyverno.svc": refused',
-            "bring that webhook back",
+            "repair that webhook",
         ),
         (
             'pod p: FailedMount: MountVolume.SetUp failed for volume "configuration" : configmap "gputile" not found',
@@ -202,9 +202,9 @@ def remedy(reason: str) -> str:
         (
             'pod p: secrets "gputile-webhook" is forbidden: User "system:serviceaccount:gpus:gputile-webhook" cannot '
             'get resource "secrets" in API group "" in the namespace "gpus"',
-            "give the rights that it names back",
+            "restore the rights that it names",
         ),
-        (f"pod p: container agent: SignatureValidationFailed: {SIGNATURE}", "policy of signatures"),
+        (f"pod p: container agent: SignatureValidationFailed: {SIGNATURE}", "signature policy"),
         ("pod p: container agent: ImageInspectError: short-name resolution enforced", "image.repository and image.tag"),
         ("pod p: container kube-scheduler: ErrImagePull: not found", "scheduler.image.repository"),
     ],
@@ -244,5 +244,5 @@ def test_leases_that_somebody_holds() -> None:
 
 def test_a_webhook_that_the_api_server_asks() -> None:
     found = [configuration(webhook("gputile"), webhook("gputile")), configuration(webhook("gputile", "x.example.com"))]
-    assert traces_of([], found, "gputile", NOON) == Traces(here=["the webhook configuration gputile is there"])
+    assert traces_of([], found, "gputile", NOON) == Traces(here=["the webhook configuration gputile exists"])
     assert traces_of([], found, "default", NOON) == Traces(elsewhere=["gputile"])

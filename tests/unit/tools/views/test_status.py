@@ -91,7 +91,7 @@ def test_a_deployment_that_is_scaled_to_nothing_is_not_deployed() -> None:
 def test_a_daemon_set_that_no_node_is_for_says_so() -> None:
     """Without nodes for its agent a cluster can be as it should be, and without any for its scheduler it cannot."""
     (agent,) = assess([daemon_set(0)], [], [], [], 1024).components
-    assert (agent.state, agent.reason.partition(":")[0]) == (RolloutState.READY, "no node is for it")
+    assert (agent.state, agent.reason.partition(":")[0]) == (RolloutState.READY, "no node matches")
     assert "nodeSelector" in agent.remedy
     scheduler = daemon_set(0)
     scheduler.metadata.labels.update(labels("scheduler"))
@@ -102,9 +102,9 @@ def test_what_there_is_without_components_is_said() -> None:
     """As of components that run outside of the cluster."""
     told = table(assess([], [], [], [node("a", Inventory(gpus=()))], 128))
     assert told.startswith(
-        "gputile: NotInstalled\n\nHere are no Deployments and DaemonSets of it, but its configuration"
+        "gputile: NotInstalled\n\nThis namespace has no Deployments and DaemonSets of gputile, but its configuration"
     )
-    assert "1 node has what an agent reported: it may run in another namespace (--installed-in)" in told
+    assert "1 node has an agent's report. It may run in another namespace (--installed-in)" in told
 
 
 def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
@@ -119,20 +119,21 @@ def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
     assert installation.phase is RolloutPhase.OUTSIDE_OF_PODS
     assert installation.traces == seen
     told = table(installation)
-    assert told.startswith("gputile: OutsideOfPods\n\nIt runs outside of pods: here are no Deployments and DaemonSets")
-    assert "its configuration is there, 1 node has what an agent reported and controller holds the Lease" in told
+    assert told.startswith("gputile: OutsideOfPods\n\nThis namespace has no Deployments and DaemonSets")
+    assert "its configuration exists, 1 node has an agent's report and controller holds the Lease" in told
+    assert "It runs outside of pods" in told
     assert told.splitlines()[-1].split() == ["a", "-", "-", "-", "0"], "whether an agent runs there is not known"
     assert "/readyz" in told
-    left = with_traces(assess([], [], [], [], 0), Traces(here=["the webhook configuration gputile is there"]))
+    left = with_traces(assess([], [], [], [], 0), Traces(here=["the webhook configuration gputile exists"]))
     assert table(left).startswith(
-        "gputile: NotInstalled\n\nHere are no Deployments and DaemonSets of it, but the webhook"
+        "gputile: NotInstalled\n\nThis namespace has no Deployments and DaemonSets of gputile, but the webhook"
     )
 
 
 def test_where_it_is_installed_instead_is_said() -> None:
     installation = with_traces(assess([], [], [], [], 0), Traces(elsewhere=["gpu-sharing"]))
     assert (installation.phase, installation.traces) == (RolloutPhase.NOT_INSTALLED, [])
-    assert "its webhook is in the namespace gpu-sharing (--installed-in gpu-sharing)" in table(installation)
+    assert "Its webhook is in the namespace gpu-sharing (--installed-in gpu-sharing)" in table(installation)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
     rolling = deployment(replicas=3, updatedReplicas=1)
     new = pod(name="new", phase="Running", conditions=[condition("Ready", "True")])
     installation = assess([rolling], [EVICTED, new], [], [], 1024)
-    assert the_only(installation) == (RolloutState.DEPLOYING, "1 of 2 pods are of the newest kind")
+    assert the_only(installation) == (RolloutState.DEPLOYING, "1 of 2 pods are updated")
     crashing = pod(name="crashing", phase="Running", containerStatuses=[CRASHED])
     state, reason = the_only(assess([rolling], [EVICTED, crashing], [], [], 1024))
     assert (state, reason.partition(":")[0]) == (RolloutState.FAILED, "pod crashing")
@@ -306,7 +307,7 @@ def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     assert installation.nodes[0].problems == []
     assert installation.nodes[1].problems == ["PodsOnNode: mode share stays in force: default/p"]
     text = table(installation)
-    assert "The unit is 128MiB; 1 node is not there yet." in text
+    assert "The memory unit is 128MiB; 1 node still has another one." in text
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b ")] == [["b", "not", "ready", "share"]]
 
 
@@ -341,8 +342,8 @@ def test_what_an_agent_left_behind_is_not_waited_for() -> None:
     installation = assess([daemon_set(0)], [], [], nodes, 128)
     assert [(n.name, n.agent_there, n.unit_mib) for n in installation.nodes] == [("left", False, 1024)]
     text = table(installation)
-    assert "not there yet" not in text
-    assert "no agent runs there; this is what the last one said" in text
+    assert "another one" not in text
+    assert "no agent runs there; this is the last report" in text
     assert [line.split()[:2] for line in text.splitlines() if line.startswith("left")] == [["left", "none"]]
 
 

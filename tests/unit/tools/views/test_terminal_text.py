@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.terminal_text import aligned, columns_of, first_rows, inert, padded, shortened, table, wrapped
+from gputile.tools.views.terminal_text import aligned, columns_of, inert, padded, shortened, wrapped
 
 
 def test_what_a_terminal_would_obey_is_shown_by_its_code() -> None:
@@ -46,28 +46,8 @@ def test_long_cells_go_on_below_themselves() -> None:
     ]
 
 
-def test_long_cells_of_a_live_table_are_cut() -> None:
-    assert aligned(ROWS, 24, tallest=2) == [
-        "POD  NODE  REASON",
-        "web  n-1   it fits",
-        "db   -     each GPU of",
-        "           the node h...",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("lines", "rows", "last"),
-    [(1, 2, "POD"), (2, 2, "web"), (3, 2, "web"), (4, 3, "h..."), (40, 3, "h...")],
-)
-def test_as_many_rows_as_there_are_lines_for(lines: int, rows: int, last: str) -> None:
-    text, count = first_rows(ROWS, 24, lines)
-    assert count == rows
-    assert len(text) <= lines
-    assert last in text[-1]
-
-
 def test_cells_give_no_orders() -> None:
-    assert "\x1b" not in table([("A",), ("\x1b[31mred",)])
+    assert "\x1b" not in "".join(aligned([("A",), ("\x1b[31mred",)]))
 
 
 CELLS = st.text(alphabet="ab 名\x1b[]", max_size=80)

@@ -162,6 +162,20 @@ async def test_a_question_that_needs_what_the_api_server_does_not_give_is_told_s
             assert answer.text.startswith("the cluster cannot be read: GET /api/v1/namespaces: 500 InternalError")
 
 
+async def test_what_if_may_add_nodes() -> None:
+    spec = "{containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 60}}}]}"
+    manifest = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {spec}}}".encode()
+    async with served(machine("a")) as page:
+        answers = [
+            (await page.client.post("/api/what-if", content=manifest, params={"node": nodes})).json()
+            for nodes in ([], ["2x8xT4", "1x2xH100:cgpu"], ["1x2xH100:cgu"])
+        ]
+    alone, added, wrong = answers
+    assert "node" not in alone["pods"][0]
+    assert added["pods"][0]["node"] == "new-2-1"
+    assert wrong["error"].startswith("added nodes 1x2xH100:cgu: nodes[0].mode: Unsupported value")
+
+
 async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
     async def moment() -> Moment:
         return Moment((), (), CONFIGURATION)

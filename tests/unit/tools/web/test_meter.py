@@ -16,11 +16,11 @@ MIB = 1 << 20
 
 def test_memory_is_known_at_once_and_gpu_time_from_the_second_reading() -> None:
     meter = UsageMeter()
-    first = meter.take(
+    first = meter.measure(
         "n", 100.0, AgentReading({"a/p": {0: 2 * MIB, 1: MIB}}, {"a/p": 50.0, "a/q": 1.0}, {1: 5 * MIB}), {}
     )
     assert first == NodeUsage({"a/p": PodUsage(3, None, {0: 2, 1: 1}), "a/q": PodUsage(None)}, {1: 5})
-    second = meter.take("n", 110.0, AgentReading({"a/p": {0: 4 * MIB}}, {"a/p": 54.0, "a/q": 1.0}), {})
+    second = meter.measure("n", 110.0, AgentReading({"a/p": {0: 4 * MIB}}, {"a/p": 54.0, "a/q": 1.0}), {})
     assert second == NodeUsage({"a/p": PodUsage(4, 40, {0: 4}), "a/q": PodUsage(None, 0)})
 
 
@@ -29,14 +29,16 @@ def test_containers_that_started_again_and_clocks_that_stand_have_no_part(
     at_s: float, seconds: dict[str, float]
 ) -> None:
     meter = UsageMeter()
-    meter.take("n", 100.0, AgentReading({"a/p": {0: MIB}}, {"a/p": 50.0}), {})
-    assert meter.take("n", at_s, AgentReading({"a/p": {0: MIB}}, seconds), {}).pods["a/p"] == PodUsage(1, None, {0: 1})
+    meter.measure("n", 100.0, AgentReading({"a/p": {0: MIB}}, {"a/p": 50.0}), {})
+    assert meter.measure("n", at_s, AgentReading({"a/p": {0: MIB}}, seconds), {}).pods["a/p"] == PodUsage(
+        1, None, {0: 1}
+    )
 
 
 def test_an_agent_that_started_again_counts_anew() -> None:
     meter = UsageMeter()
     percents = [
-        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}, agents_started=started), {}).pods["a/p"].percent
+        meter.measure("n", at_s, AgentReading({}, {"a/p": seconds}, agents_started=started), {}).pods["a/p"].percent
         for at_s, seconds, started in ((100.0, 1.0, 1), (110.0, 5.0, 2), (120.0, 6.0, 2))
     ]
     assert percents == [None, None, 10]

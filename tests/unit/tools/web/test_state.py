@@ -11,7 +11,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU, ConditionType
 from gputile.tools.web.feed import ChangeLog
-from gputile.tools.web.records import NodeTile, PageContent, TileShare, applied
+from gputile.tools.web.records import Difference, NodeTile, PageContent, TileShare
 from gputile.tools.web.state import PageState
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
@@ -75,6 +75,17 @@ def steps(draw: st.DrawFn) -> Step:
             state.pods_replaced(list(pods.values()))
 
     return step
+
+
+def applied(page: PageContent, difference: Difference) -> PageContent:
+    """Apply a difference to a page, as the browser does."""
+    nodes = {**page.nodes, **difference.nodes}
+    pending = {**page.pending, **difference.pending}
+    for name in difference.nodes_gone:
+        nodes.pop(name, None)
+    for key in difference.pending_gone:
+        pending.pop(key, None)
+    return PageContent(nodes, pending)
 
 
 @given(st.lists(st.lists(steps(), max_size=6), max_size=8), st.none() | st.integers(1, 2))

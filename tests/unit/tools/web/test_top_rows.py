@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.cli.commands.top import TopOrder
+from gputile.cli.commands.live import TopOrder
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage, TileShare
 from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of, top_answer
 

@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from gputile.kube.client import Attempts, Connection
-from gputile.tools.web import usage as usage_reader
-from gputile.tools.web import usage_feed
+from gputile.tools.web import usage
 from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer
-from gputile.tools.web.usage import UsageReader, UsageUnknown
-from gputile.tools.web.usage_feed import UsageFeed
+from gputile.tools.web.usage import UsageFeed, UsageReader, UsageUnknown
 from tests.fakes.agents import PODS, agent_pod, metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 
@@ -22,8 +20,8 @@ MIB = 1 << 20
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
-    monkeypatch.setattr(usage_feed, "EVERY_S", 0.02)
-    monkeypatch.setattr(usage_feed, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(usage, "EVERY_S", 0.02)
+    monkeypatch.setattr(usage, "_POLL_EVERY_S", 0.02)
     fake = FakeApiServer()
     fake.store[PODS] = {}
     async with fake.running():
@@ -70,7 +68,7 @@ async def test_only_what_is_looked_at_is_read(server: FakeApiServer, feed: Usage
 async def test_a_node_that_nobody_looks_at_any_more_is_read_no_longer(
     server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_feed, "_IN_SIGHT_S", 0.05)
+    monkeypatch.setattr(usage, "_IN_SIGHT_S", 0.05)
     put_agent(server, "a", metrics_text({"ns/p": MIB}))
     await until(lambda: bool(feed.of_nodes(["a"]).nodes))
     await asyncio.sleep(0.3)
@@ -111,8 +109,8 @@ async def test_a_pod_made_anew_under_its_name_has_a_line_of_its_own(
 async def test_nodes_and_pods_are_bounded(
     server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_feed, "MOST_NODES", 1)
-    monkeypatch.setattr(usage_feed, "MOST_PODS", 2)
+    monkeypatch.setattr(usage, "MOST_NODES", 1)
+    monkeypatch.setattr(usage, "MOST_PODS", 2)
     put_agent(server, "a", metrics_text({f"ns/{number}": MIB for number in range(5)}))
     put_agent(server, "b", metrics_text({}))
     await until(lambda: len(feed.of_pod("a", "ns/4").samples) > 2)
@@ -185,8 +183,8 @@ async def test_who_may_not_list_the_agents_is_told_so(server: FakeApiServer, rea
 async def test_an_agent_that_is_not_ready_and_a_release_that_is_elsewhere(
     server: FakeApiServer, reader: UsageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_reader, "_LIST_AGAIN_S", 0.0)
-    assert await why(reader, "a") == ("no agent is ready in namespace gputile; --installed-in names another", False)
+    monkeypatch.setattr(usage, "_RELIST_S", 0.0)
+    assert await why(reader, "a") == ("no agent is ready in namespace gputile", False)
     server.put(PODS, agent_pod("a"))
     server.put(PODS, agent_pod("b", ready=False))
     assert await why(reader, "b") == ("no agent is ready on this node, in namespace gputile", False)
@@ -203,7 +201,7 @@ async def test_an_agent_that_does_not_answer_or_says_nonsense(
     put_agent(server, "a", b"gputile_agent_gpu_memory_used_bytes{")
     assert "no metrics of an agent" in (await why(reader, "a"))[0]
     put_agent(server, "a", metrics_text({"ns/p": 1}))
-    monkeypatch.setattr(usage_reader, "_MOST_S", 0.2)
+    monkeypatch.setattr(usage, "_MOST_S", 0.2)
     server.fault("get", "hang")
     assert await why(reader, "a") == ("the agent did not answer within 0.2 s", False)
 
@@ -220,5 +218,5 @@ async def test_an_agent_whose_pod_is_another_now_is_found_again(
     new["metadata"]["name"] = "new"
     server.put(PODS, new)
     server.proxied[metrics_path("a").replace("agent-a", "new")] = 200, metrics_text({"ns/p": 2})
-    monkeypatch.setattr(usage_reader, "_LIST_AGAIN_S", 0.0)
+    monkeypatch.setattr(usage, "_RELIST_S", 0.0)
     assert (await reader.read("a")).pod_bytes == {"ns/p": {0: 2}}

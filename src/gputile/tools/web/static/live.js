@@ -118,8 +118,10 @@ export class Live {
     await fetch("/logout", { method: "POST", redirect: "manual" });
   }
 
-  async whatIf(manifest) {
-    return patient(() => fetch("/api/what-if", { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }), () => true);
+  // `nodes` are texts such as 2x8xH100:cgpu, which describe nodes that are added.
+  async whatIf(manifest, nodes) {
+    const query = nodes.map((text) => `node=${encodeURIComponent(text)}`).join("&");
+    return patient(() => fetch(`/api/what-if?${query}`, { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }), () => true);
   }
 }
 

@@ -369,7 +369,7 @@ function begin() {
     onState(JSON.parse(given.textContent));
     setLive("file");
   } else {
-    new WhatIf(byId("view-what-if"), (manifest) => live.whatIf(manifest), (ghosts) => {
+    new WhatIf(byId("view-what-if"), (manifest, nodes) => live.whatIf(manifest, nodes), (ghosts) => {
       seen.model.ghosts = ghosts;
       restyle = true;
     });

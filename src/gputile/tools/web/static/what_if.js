@@ -30,19 +30,21 @@ spec:
 `;
 
 export class WhatIf {
-  // `ask` sends a manifest and returns the answer; `shown` is called with the ghosts that tiles have then.
+  // `ask` sends a manifest and descriptions of added nodes, and returns the answer; `shown` is called with the ghosts that tiles have then.
   constructor(place, ask, shown) {
     this.shown = shown;
     this.ask = ask;
     this.text = element("textarea", { "aria-label": "Manifest", rows: 18, spellcheck: "false" });
     this.text.value = EXAMPLE;
+    this.nodes = element("input", { type: "text", placeholder: "2x8xH100:cgpu", spellcheck: "false", autocomplete: "off" });
     this.button = element("button", { class: "primary", type: "submit" }, "Where would it go?");
     this.answer = element("div", { class: "answer", role: "status" });
     const clear = element("button", { type: "button", onclick: () => this.clear() }, "Clear");
     place.replaceChildren(element("div", { class: "columns" },
       element("form", { onsubmit: (event) => this.submit(event) },
         element("p", { class: "hint" }, "Paste manifests: pods, Deployments, Jobs and others. The simulator decides where their pods would go, with the code that schedules live. Nothing is sent to the cluster."),
-        this.text, element("p", {}, this.button, " ", clear)),
+        this.text, element("p", {}, element("label", {}, "Added nodes ", this.nodes), " COUNTxGPUSxMODEL[:MODE]"),
+        element("p", {}, this.button, " ", clear)),
       this.answer));
   }
 
@@ -51,7 +53,7 @@ export class WhatIf {
     this.button.disabled = true;
     this.answer.replaceChildren(element("p", { class: "hint" }, "Deciding ..."));
     try {
-      this.draw(await this.ask(this.text.value));
+      this.draw(await this.ask(this.text.value, this.nodes.value.split(/[\s,]+/).filter(Boolean)));
     } catch (error) {
       this.answer.replaceChildren(element("p", { class: "bad-box" }, nameElement(`${error.message}`)));
     } finally {

@@ -13,9 +13,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
-from gputile.controlplane.controller.gangs.gang_round import GangReports, GangRound, GangTurns
-from gputile.controlplane.controller.gangs.gang_searches import GangSearches, reachable_nodes
+from gputile.controlplane.controller.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
+from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
@@ -24,14 +24,9 @@ from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
 
 _SECOND = 10**9
-
-
 _REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
-_INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
-_PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
-_TOO_LARGE = EventReason.GANG_TOO_LARGE
 
 
 class GangPlanner:
@@ -117,12 +112,13 @@ class GangPlanner:
         why, refused_ns = self._refused.get(gang.name, ("", 0))
         if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
             turn.remove(gang)
-            text = f"{gang.together} wait: the API server refuses their reservations: {why}"
-            self.reports.report(gang, _WAITING, text, result)
+            text = f"{gang.together} wait: the API server refused a reservation: {why}"
+            self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
-        if gang.unbegun and self.patience.rests(gang.name):
+        if gang.unbegun and self.patience.pauses(gang.name):
             # Expired reservations stay on the pods, so that a new leader knows since when GPUs have been reserved.
-            self.reports.report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
+            text = _unbegun(gang, self._configuration.gangs.keep_seconds)
+            self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
         starved = turn.head is None and self._is_starved(gang, turn)
         kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
@@ -140,15 +136,15 @@ class GangPlanner:
             return True
         if (most := self.searches.too_large(gang)) is not None:
             text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
-            self.reports.report(gang, _TOO_LARGE, f"{text}; add nodes, or ask for less", result)
+            self.reports.report(gang, EventReason.GANG_TOO_LARGE, f"{text}; add nodes, or request less", result)
             turn.remove(gang)
             return False
         found = self.preemption.find(gang, turn.closed)
         if found is not None:
             plan = self.preemption.reserve(gang, found, turn)
-            leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
-            text = f"{gang.together} have reserved GPUs on {_nodes(plan)} that other pods still use{leave}"
-            self.reports.report(gang, _PREEMPTING, text, result, warning=False)
+            awaited = f"the eviction of {self.evictions.named(found.evicted)}" if found.evicted else "terminating pods"
+            text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, and wait for {awaited}"
+            self.reports.report(gang, EventReason.GANG_PREEMPTING, text, result, warning=False)
             return False
         self._wait(gang, plan, turn)
         return False
@@ -156,10 +152,11 @@ class GangPlanner:
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Report why a gang that does not fit waits; reserve what fits if it has waited too long to be passed."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
-            text = f"{gang.together} wait behind gang {turn.head.name}, which has waited too long to be passed again"
-            self.reports.report(gang, _BEHIND, text, turn.result)
+            text = f"{gang.together} wait for gang {turn.head.name}, which has waited longer than gangs.patienceSeconds"
+            self.reports.report(gang, EventReason.GANG_BEHIND, text, turn.result)
         else:
-            self.reports.report(gang, _WAITING, f"{gang.together} wait: there is room for {plan.room}", turn.result)
+            text = f"{gang.together} wait: there is room for {plan.room}"
+            self.reports.report(gang, EventReason.GANG_WAITING, text, turn.result)
         if turn.head is None and self._is_starved(gang, turn):
             turn.reserve_what_fits(gang, plan)
         else:
@@ -169,22 +166,22 @@ class GangPlanner:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
         text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
-        self.reports.report(gang, _PLANNED, text, turn.result, warning=False)
+        self.reports.report(gang, EventReason.GANG_PLANNED, text, turn.result, warning=False)
 
     # -- whether a gang may start
 
     def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
         if not gang.size:
-            text = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
-            remedy = "create it, or name the gang by labels"
-            self.reports.report(gang, _INCOMPLETE, f"gang {gang.name.name}: {text}: {remedy}", turn.result)
+            problem = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
+            text = f"gang {gang.name.name}: {problem}; create it, or name the gang by labels"
+            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
         if turn.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.unreserved)
             text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
-            self.reports.report(gang, _INCOMPLETE, text, turn.result, warning=False)
+            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result, warning=False)
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
@@ -206,16 +203,15 @@ def _remedy(gang: Gang) -> str:
     """Return the advice for a gang whose missing pods may or may not still be created."""
     fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
     return (
-        "if no more come, see the events of their Job (for example about a ResourceQuota); if the other pods have "
-        f"already succeeded, {fewer}"
+        "if no more are created, see the events of their Job (such as those about a ResourceQuota); if the other pods "
+        f"have already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
-        f"{gang.together} wait: GPUs were reserved for them repeatedly, for up to {seconds} seconds, but "
-        "kube-scheduler bound none of them; see its events on the pods (for example about volumes); other pods may "
-        "use the GPUs for as long, then the pods are planned again"
+        f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none of the pods; see its "
+        "events on them (such as those about volumes); the GPUs are free for other pods now, and reserved again later"
     )
 
 

@@ -6,11 +6,11 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration, PreemptionConfiguration
 from gputile.api.core import PodCondition, PodStatus
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.kube.objects import Applied, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND
+from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND
 
 pytestmark = pytest.mark.requirement("B5")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
-from gputile.controlplane.controller.gangs.gang_queue import Gang
+from gputile.controlplane.controller.gang_queue import Gang
 from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
@@ -17,8 +17,6 @@ from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of,
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
-
-
 _Question = tuple[frozenset[str], int]  # the UIDs of a gang's pods, and how many of them start together
 
 

@@ -18,8 +18,8 @@ from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound, ReservationPatch
 from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
 from gputile.core.devices.allocation import encode_reservation, reservation_of
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
@@ -139,7 +139,7 @@ class GangWriter:
     def _failed(self, pod: Pod, error: KubeError) -> None:
         """Revert to the known version of a pod. If the write was executed nevertheless, the watch will show it."""
         self.failures += 1
-        log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
+        log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):
             self._cluster_state.pod_gone(pod)
             return

@@ -19,8 +19,8 @@ from gputile.api.well_known import (
 )
 from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once

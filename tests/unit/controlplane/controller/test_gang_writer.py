@@ -11,13 +11,13 @@ import pytest
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds, in_worker_thread
+from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.ledger.events import PodApplied
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node, placed
+from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")
 
@@ -63,7 +63,7 @@ async def test_the_loop_goes_on_while_a_round_is_planned_in_the_worker_thread() 
             assert told.wait(60)
             return plan()
 
-        return await in_worker_thread(waits)
+        return await asyncio.to_thread(waits)
 
     plans = await rounds(bench, Starting(), compute).run_round()
     assert plans.gangs is not None

@@ -11,7 +11,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
-from gputile.controlplane.controller.gangs.gang_queue import Gang, reservation_lasts
+from gputile.controlplane.controller.gang_queue import Gang, reservation_lasts
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName, in_line
 from gputile.core.scheduling.gang_plan import GangPlan

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from gputile.tools.web.assets import assets, html_file
+from gputile.cli.simulation_report import html_file
+from gputile.tools.web.app import assets
 from gputile.tools.web.records import FeedStatus, NodeTile, PageAnswer
 
 pytestmark = pytest.mark.requirement("B7")

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod
-from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.kube.objects import Replaced
 from tests.fakes.corebuilders import pod
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, member, placed, said
+from tests.unit.controlplane.controller.test_gang_planner import NOW, member, placed, said
 from tests.unit.controlplane.controller.test_node_request_planner import Bench as RequestBench
 from tests.unit.controlplane.controller.test_node_request_planner import node, runs
 from tests.unit.core.devices.test_node_type import configured, described

@@ -1,4 +1,4 @@
-"""Finds the victims of preemption in a simulation, with the controller's own search.
+"""Decides which pods start together, and which leave for others, by the controller's own rules.
 
 The controller evicts pods and waits until they have ended; here they are removed at once. Pods that are being deleted
 stay, since it is unknown for how long. The other rules are the same: which pods may be evicted, gangs, and
@@ -7,13 +7,24 @@ PodDisruptionBudgets.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 from gputile.api.core import Node, Pod
 from gputile.api.wording import first_of
-from gputile.api.workloads import PodDisruptionBudget
-from gputile.core.devices.gang_membership import GangName
+from gputile.api.workloads import PodDisruptionBudget, PodGroup
+from gputile.core.admission.gpu_requests import is_decided
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_of,
+    gated,
+    held_by_others,
+    needed_members,
+    queue_priority,
+    started,
+    too_few_text,
+)
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
@@ -21,9 +32,95 @@ from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import takes_now
-from gputile.tools.simulator.gangs import PodGroups
 
-_NAMED = 5
+_NAMED: Final = 5  # the most victims that a text names
+
+
+@dataclass(slots=True)
+class PodGroups:
+    """The known PodGroups, by namespace and name.
+
+    ``sizes`` has the minMember of each valid PodGroup, ``unreadable`` the error of each invalid one in the cluster.
+    ``absent`` completes the message for any other name: it states where there is no such PodGroup.
+    """
+
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
+    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)
+    absent: str = "is in none of the files"
+
+    def add(self, group: PodGroup) -> None:
+        """Add a PodGroup; it replaces one of the same namespace and name."""
+        key = group.metadata.namespace or "default", group.metadata.name
+        self.sizes[key] = group.spec.min_member
+        self.unreadable.pop(key, None)
+
+    def why_unknown(self, gang: GangName) -> str:
+        """Return why the size of a gang that names a PodGroup is unknown."""
+        wrong = self.unreadable.get((gang.namespace, gang.name))
+        if wrong is not None:
+            return f"the cluster's PodGroup {gang}: {wrong}"
+        return f"PodGroup {gang} {self.absent}, or its spec.minMember is not 1 or more"
+
+
+@dataclass(frozen=True, slots=True)
+class PodBatch:
+    """Pods that are placed together: those of a gang, or a single pod."""
+
+    gang: GangName | None
+    pods: list[Pod]
+
+
+def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
+    """Return the batches in the order of placement: by priority, then in the order of ``pods``.
+
+    With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod. Pods of the gang
+    without a gate are bound one by one. At equal priority they come before this batch, and then count as started.
+    """
+    found: dict[GangName | int, PodBatch] = {}
+    last: dict[GangName | int, tuple[int, bool]] = {}
+    for i, pod in enumerate(pods):
+        gang = member_of(pod) if gangs else None
+        if gang is not None:
+            last[gang] = i, True
+        together = gang is not None and is_gated(pod)
+        key = gang if gang is not None and together else i
+        found.setdefault(key, PodBatch(gang if together else None, [])).pods.append(pod)
+        last.setdefault(key, (i, False))
+    ordered = sorted(found, key=lambda key: (-queue_priority(found[key].pods), last[key]))
+    return [found[key] for key in ordered]
+
+
+def member_of(pod: Pod) -> GangName | None:
+    """Return the gang that a pod counts for; None if it has no gang, or has a scheduling gate of another owner."""
+    return gang_of(pod) if not held_by_others(pod) else None
+
+
+def is_gated(pod: Pod) -> bool:
+    """Return whether a pod of a gang has the gang's gate, or admission would add the gate."""
+    return gated(pod) or is_decided(pod)
+
+
+def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
+    """Return how many of the bound ``pods`` of each gang count as started."""
+    members: dict[GangName, list[Pod]] = {}
+    for pod in pods:
+        gang = gang_of(pod)
+        if gang is not None:
+            members.setdefault(gang, []).append(pod)
+    return {gang: len(started(bound)) for gang, bound in members.items()}
+
+
+def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str | None:
+    """Return why a gang could not start yet even with enough GPUs; None if it could.
+
+    ``size`` pods start together; a size of 0 is unknown. ``running`` pods have started, and ``waiting`` pods could
+    start.
+    """
+    if not size:
+        return f"gang {gang.name}: {groups.why_unknown(gang)}"
+    if waiting < needed_members(size, running):
+        return too_few_text(gang, size, running + waiting)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

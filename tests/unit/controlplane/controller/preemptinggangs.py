@@ -10,15 +10,15 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.core.devices.allocation import reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import allocation_text, pod, share
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node
+from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node
 
 
 @dataclass

@@ -11,8 +11,8 @@ from gputile.core.devices.allocation import reservation_of
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
-from tests.unit.controlplane.controller.gangs.test_gang_planner import node, placed
+from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
+from tests.unit.controlplane.controller.test_gang_planner import node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")

@@ -1,17 +1,26 @@
-"""Reads the objects of a cluster for commands, live or from files."""
+"""Reads the objects of a cluster that a command shows, live or from files, and again for ``--watch``."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
 
 from gputile.cli.configuration import assumed, in_force, read_given
-from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, Progress, fail, note
+from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, Progress, fail, note, note_line, redraws, write
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.api.resource_claims import ResourceClaim
     from gputile.cli.configuration import ClusterSource, GivenConfiguration
+
+POLL_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted.")]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +96,38 @@ def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
     for each in found.notes if told else ():
         note(str(each))
     return replace(state, nodes=found.nodes, pods=found.pods)
+
+
+def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
+    """Show ``first``, then each new result of ``read``. Never returns: an interrupt ends the process.
+
+    If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one another. While the
+    cluster cannot be read, a note below the result gives the reason.
+    """
+    found, why, clear = first, "", redraw and redraws()
+    is_new = True
+    while True:
+        if clear:
+            write(_CLEAR)
+        if clear or is_new:
+            show(found)
+        if why:
+            (note_line if clear else note)(why)
+        before = found, why
+        while (found, why) == before:
+            time.sleep(POLL_EVERY_S)
+            found, why = refreshed(read, found)
+        is_new = found != before[0]
+        if before[1] and not why and not clear:
+            note("the cluster can be read again")
+
+
+def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
+    """Return the current state and ""; if the cluster cannot be read, return ``known`` and the reason."""
+    from gputile.cli.reads.live_cluster import Unreadable, looking_again
+
+    try:
+        with looking_again():
+            return read(), ""
+    except Unreadable as error:
+        return known, str(error)

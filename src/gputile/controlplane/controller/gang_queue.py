@@ -208,7 +208,7 @@ def _reserved(
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
     """Return whether a pod's reservation can be used, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
-    return reservation is not None and _there(cluster_state, pod, reservation)
+    return reservation is not None and _is_available(cluster_state, pod, reservation)
 
 
 def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | None:
@@ -234,7 +234,7 @@ def _still_fits(cluster_state: ClusterState, pod: Pod, reservation: Reservation)
             predicates.place(pod, counted)
 
 
-def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
+def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     if reservation.allocation is None:
         return reservation.node in cluster_state.nodes
     booking = cluster_state.ledger.booking(pod.metadata.uid)
@@ -246,7 +246,7 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     """Return whether the pod may use its reservation now, or, in a started plan, once its node accepts pods."""
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
-    if _there(cluster_state, pod, reservation):
+    if _is_available(cluster_state, pod, reservation):
         return booking is None or plan_problem(ledger, booking) is None
     if booking is None or not booking.reserved or not ledger.plan(reservation.plan).begun:
         return False
@@ -274,7 +274,7 @@ class GangPatience:
     def __init__(self, settings: GangConfiguration) -> None:
         self._patience_ns = settings.patience_seconds * _SECOND
         self._keep_ns = settings.keep_seconds * _SECOND
-        self._rest_ns = max(self._patience_ns, self._keep_ns)
+        self._pause_ns = max(self._patience_ns, self._keep_ns)
         self._accounts: dict[GangName, _ReservedInVain] = {}
         self._noted: set[GangName] = set()
         self._now_ns = 0
@@ -291,14 +291,14 @@ class GangPatience:
                 account.since_ns, account.ended_ns = None, now_ns
         self._noted = set()
 
-    def rests(self, gang: GangName) -> bool:
+    def pauses(self, gang: GangName) -> bool:
         """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
         account = self._accounts.get(gang)
-        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._rest_ns
+        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._pause_ns
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
         """Return whether others may no longer pass a gang that is complete since ``complete_at`` (Unix seconds)."""
-        return not self.rests(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+        return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
         """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if that time is unknown."""

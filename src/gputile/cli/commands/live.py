@@ -1,0 +1,233 @@
+"""Runs ``gputile top`` and ``gputile web``, which show bookings and usage of the GPUs live."""
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.configuration import ClusterFiles, ClusterSource, LiveSource, read_given
+from gputile.cli.options import Printed, namespace_option, option, takes
+from gputile.cli.reads.cluster_view import read_state, watched
+from gputile.cli.terminal import (
+    Output,
+    fail,
+    lines,
+    lines_of_note,
+    note,
+    redraws,
+    write,
+    write_data,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gputile.cli.reads.cluster_view import ClusterObjects
+    from gputile.kube.client import Connection
+    from gputile.tools.web.questions import Moment
+    from gputile.tools.web.records import NodeTile, NodeUsage
+    from gputile.tools.web.top_rows import TopAnswer
+
+PORT = 8420
+HEALTH_PORT = 8086
+_LINES_BESIDE = 3  # the number of hidden rows, a note on read errors, and the cursor
+
+
+class TopOrder(StrEnum):
+    """The sort key of the rows: names are ascending, all others descending."""
+
+    BOOKED = "booked"
+    USED = "used"
+    COMPUTE = "compute"
+    PODS = "pods"
+    NAME = "name"
+
+
+class TopOf(StrEnum):
+    NODES = "nodes"
+    GPUS = "gpus"
+    PODS = "pods"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions(ClusterSource):
+    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
+    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
+    namespace: Annotated[
+        str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+    ] = ""
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
+    ] = False
+    once: Annotated[
+        bool,
+        typer.Option("--once/--watch", " /-w", help="Show it once; the default if the output is not a terminal."),
+    ] = False
+    cluster: ClusterFiles = None
+    output: Printed = Output.TABLE
+
+
+@takes(TopOptions)
+def top(options: TopOptions) -> None:
+    """Show nodes, GPUs or pods, the most booked first, and refresh when they change.
+
+    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are read through the API
+    server: you need the right to get pods/proxy. Ctrl-C ends it. -o json prints nodes, GPUs and pods once.
+    """
+    once = options.once or options.output.is_data or "-" in (options.cluster or ())
+    live = not once and sys.stdout is not None and sys.stdout.isatty()
+    shown = _Top(options)
+    state = read_state(options)
+    found = shown.answer(state, twice=not live)
+    if live:
+        watched(
+            found,
+            lambda: shown.answer(state.again(options), twice=False),
+            lambda answer: shown.write(answer, lines() if redraws() else None),
+            redraw=True,
+        )
+    elif options.output.is_data:
+        write_data(found, options.output)
+        shown.write_why()
+    else:
+        shown.write(found, None)
+
+
+class _Top:
+    """The rows of ``gputile top``; without the agents' usage if the cluster is read from files."""
+
+    def __init__(self, options: TopOptions) -> None:
+        from gputile.tools.web.top_rows import UsageOfNodes
+
+        self._options = options
+        self._namespace = "" if options.all_namespaces else options.namespace
+        self._usage: UsageOfNodes | None = None if options.cluster else UsageOfNodes(options.installed_in)
+
+    def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
+        """Return all rows; rows of pods only for the requested namespace. ``twice``: see ``UsageOfNodes``."""
+        import msgspec
+
+        from gputile.tools.web.state import page_state
+        from gputile.tools.web.top_rows import top_answer
+
+        page = page_state(state.configuration, state.nodes, state.pods, state.claims, time.time_ns())
+        tiles = list(page.page.nodes.values())
+        found = top_answer(tiles, self._options.sort, self._read_usage(tiles, twice=twice))
+        pods = [pod for pod in found.pods if self._namespace in ("", pod.namespace)]
+        return msgspec.structs.replace(found, pods=pods)
+
+    def _read_usage(self, tiles: "Sequence[NodeTile]", *, twice: bool) -> "Mapping[str, NodeUsage]":
+        usage = self._usage
+        if usage is None:
+            return {}
+        from gputile.cli.reads.live_cluster import connected, read_or_leave
+
+        async def read() -> "Mapping[str, NodeUsage]":
+            async with connected(self._options) as connection:
+                return await usage.read(connection, tiles, twice=twice)
+
+        return read_or_leave(read())
+
+    def write(self, found: "TopAnswer", most: int | None) -> None:
+        """Print the rows in at most ``most`` lines; all of them if that is None."""
+        from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
+
+        match self._options.of:
+            case TopOf.NODES:
+                rows = table_of(NODE_COLUMNS, found.nodes)
+            case TopOf.GPUS:
+                rows = table_of(GPU_COLUMNS, found.gpus)
+            case TopOf.PODS:
+                rows = table_of(POD_COLUMNS, found.pods)
+        notes = _LINES_BESIDE + (lines_of_note(self._why) if self._why else 0)
+        if left := write_table(rows, most - notes if most is not None else None):
+            write(f"... and {left} more {self._options.of.value}\n")
+        if len(rows) == 1:
+            within = f" in namespace {self._namespace}" if self._options.of is TopOf.PODS and self._namespace else ""
+            note(
+                "there are no GPUs"
+                if self._options.of is TopOf.GPUS
+                else f"no {self._options.of.value} have GPUs{within}"
+            )
+        self.write_why()
+
+    @property
+    def _why(self) -> str:
+        return self._usage.unknown if self._usage is not None else ""
+
+    def write_why(self) -> None:
+        """Print why some usage is unknown, if it is."""
+        if self._why:
+            note(self._why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions(LiveSource):
+    port: Annotated[
+        int, option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535)
+    ] = PORT
+    tls_dir: Annotated[
+        Path | None,
+        option("DIR", "Serve HTTPS on every address, with tls.crt and tls.key of DIR; viewers have to log in."),
+    ] = None
+    health_port: Annotated[
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.", min=1, max=65535)
+    ] = HEALTH_PORT
+
+
+@takes(WebOptions)
+def web(options: WebOptions) -> None:
+    """Serve a live web page of the cluster's GPUs, and print its address.
+
+    It reads with your rights, as kubectl does, and changes nothing. It listens on loopback only, and answers only to
+    clients that have the address, which contains a new secret each time. Ctrl-C ends it.
+
+    With --tls-dir it serves inside the cluster: viewers log in with a token, must be allowed to list nodes, and see the
+    names of pods in the namespaces whose pods they may list.
+    """
+    import uvloop
+
+    from gputile.cli.reads.live_cluster import UNREACHABLE, read_cluster
+    from gputile.kube.config import load_access
+    from gputile.kube.errors import ConfigError, KubeError
+    from gputile.support.listening import PortError, UnusableTls
+    from gputile.support.telemetry import LogFormat, set_up_logging
+    from gputile.tools.web.server import LoginSettings, WebSettings, serve
+
+    live = read_cluster(options, read_given(options.config), options.installed_in)
+    configuration = live.in_force()
+    if (why := live.unlisted.get("ResourceClaims")) is not None:
+        note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not shown")
+    set_up_logging(LogFormat.TEXT, verbose=False)
+    login = LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
+    settings = WebSettings(options.port, _ready if login is None else _serving, _complete, options.installed_in, login)
+    try:
+        access = load_access(options.kubeconfig, options.context)
+        uvloop.run(serve(access, configuration, live.nodes, live.pods, settings, live.claims))
+    except (ConfigError, PortError, UnusableTls) as error:
+        fail(str(error))
+    except KubeError as error:
+        fail(str(error), UNREACHABLE)
+
+
+def _ready(address: str) -> None:
+    write(f"{address}\n")
+    note("open this address in a browser; Ctrl-C ends the page")
+
+
+def _serving(address: str) -> None:
+    note(f"serving at {address}; viewers log in with a token of the cluster")
+
+
+async def _complete(connection: "Connection", moment: "Moment") -> "Moment":
+    from gputile.cli.reads.live_cluster import read_budgets, read_groups, read_unsafe_namespaces
+
+    groups, _ = await read_groups(connection)
+    return replace(
+        moment, groups=groups, unsafe=await read_unsafe_namespaces(connection), budgets=await read_budgets(connection)
+    )
