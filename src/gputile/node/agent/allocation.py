@@ -30,6 +30,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import Gpu
@@ -40,6 +42,7 @@ from gputile.node.agent.device_table import (
     LIMITS_FILE,
     ContainerDevices,
     DeviceTable,
+    Limits,
     ListedPod,
     Listing,
     PodDevices,
@@ -371,6 +374,11 @@ def allocate(
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)
+
+
+def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> Limits:
+    state.records[directory] = record = msgspec.structs.replace(state.records[directory], mounts=mounts)
+    return record
 
 
 def environment(

@@ -124,7 +124,6 @@ class CdiFiles:
         spec = specification(machine, nodes, libraries, capabilities)
         self._known = frozenset()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
             write_changed(self.directory / FILE_NAME, msgspec.json.encode(spec), READABLE)
         except OSError as error:
             log.error("CDI directory %s: %s; containers get their devices by environment only", self.directory, error)
@@ -162,4 +161,5 @@ def write_changed(path: Path, content: bytes, mode: int) -> None:
     with contextlib.suppress(OSError):
         if read_whole(path, MOST_BYTES) == content:
             return
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content, mode)

@@ -13,11 +13,9 @@ import asyncio
 import logging
 import time
 
-import msgspec
-
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, callers, preferred, unclear
+from gputile.node.agent.allocation import allocate, callers, preferred, record_mounts, unclear
 from gputile.node.agent.allocation_state import Caller, answered_pod
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
@@ -104,10 +102,8 @@ class AllocationHandler:
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
         mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
-        record = msgspec.structs.replace(state.records[allocated.directory], mounts=mounts)
-        state.records[allocated.directory] = record
         try:
-            self._files.prepare(allocated, record)
+            self._files.prepare(allocated, record_mounts(state, allocated.directory, mounts))
         except OSError as error:  # it is written again before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()

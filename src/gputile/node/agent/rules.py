@@ -46,23 +46,14 @@ class AllocationRules:
         if not node_config.advertises(resource):
             why = node_config.withheld or f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
-        taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        by_uuid: IdsByGpu = {}  # stays empty for MIG instances, which are not shared
-        if not resource.startswith(MIG_PREFIX):
-            by_uuid = by_gpu(devices.ids)
-        else:
-            gone = [
-                i
-                for i in devices.ids
-                if (instance := node_config.instance(resource, i)) is None or not instance.healthy
-            ]
-            if gone:
-                raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
-        self._check_gpus(by_uuid)
+        by_uuid = by_gpu(devices.ids)
+        for uuid in by_uuid:
+            self._check_device(resource, uuid)
         if resource in SHARED_RESOURCES and not reused:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
-        if taken:
-            raise Occupied(f"device IDs are already allocated to pod {taken[0].key}")
+        for other in self.device_table.holders(resource, devices.ids):
+            if other.uid != pod_devices.uid:
+                raise Occupied(f"device IDs are already allocated to pod {other.key}")
         self.check_others(pod_devices)
 
     def check_others(self, held: PodDevices) -> None:
@@ -114,13 +105,13 @@ class AllocationRules:
                     name = self.node_config.names([uuid])
                     raise Occupied(f"{name} is used by pod {other.key} of another trust group, without isolation")
 
-    def _check_gpus(self, uuids: Iterable[str]) -> None:
-        for uuid in uuids:
-            gpu = self.node_config.gpu(uuid)
-            if gpu is None:
-                raise AllocationConflict(f"GPU {uuid[:64]} is not there")
-            if not gpu.healthy:
-                raise AllocationConflict(f"GPU {gpu.index} is unhealthy")
+    def _check_device(self, resource: str, uuid: str) -> None:
+        config, mig = self.node_config, resource.startswith(MIG_PREFIX)
+        device, kind = (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
+        if device is None:
+            raise AllocationConflict(f"{kind} {uuid[:64]} is not there")
+        if not device.healthy:
+            raise AllocationConflict(f"{kind} {uuid if mig else device.index} is unhealthy")
 
     def _check_room(self, pod_devices: PodDevices) -> None:
         for gpu in self.node_config.gpus(pod_devices.gpus):

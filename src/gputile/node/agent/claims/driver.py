@@ -117,7 +117,7 @@ class ClaimFiles:
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
         write_changed(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, READABLE)
-        record = self.store.prepare(claim.directory) / _RECORD_FILE
+        record = self.store.allocations / claim.directory / _RECORD_FILE
         write_changed(record, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
