@@ -16,7 +16,7 @@ PARTS ?= stateful
 MINUTES ?= 60
 PROFILE ?= test
 NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
-	docs/guides/install.md docs/guides/getting-started.md
+	docs/guides/install.md docs/guides/getting-started.md docs/guides/laptop.md
 KUBERNETES ?= 1.30 1.37
 VERSIONED := $(addprefix tests/e2e/test_,policies.py webhook.py controller.py extender.py gangs.py \
 	preemption.py quotas.py flows.py outages.py security.py node.py \

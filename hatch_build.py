@@ -17,8 +17,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "native"
 LIBRARY_GROUPS = ("base", "accounting", "timeslice", "hooks")
-SIMULATION = SOURCES / "simulated"
-SIMULATED = Path("src", "gputile", "node", "isolation", "simulated")
 LIBRARY = Path("src", "gputile", "node", "isolation", "libgputile-cuda.so")
 FLAGS = (
     "-std=gnu11",
@@ -67,35 +65,6 @@ def build_library(output: Path, flags: Sequence[str] = ()) -> None:
     beside.replace(output)
 
 
-def simulation_sources() -> list[Path]:
-    """Return what the simulated driver is made of, its header included."""
-    return sorted(SIMULATION.iterdir())
-
-
-def build_simulation(directory: Path, flags: Sequence[str] = ()) -> None:
-    """Compile the simulated driver, for ``gputile selftest`` where no GPU is, into ``directory``."""
-    directory.mkdir(parents=True, exist_ok=True)
-    nvml = SIMULATION / "nvml.c"
-    sources = {
-        "libcuda.so.1": [source for source in sorted(SIMULATION.glob("*.c")) if source != nvml],
-        "libnvidia-ml.so.1": [nvml],
-    }
-    for name, files in sources.items():
-        beside = directory / f".{name}.{os.getpid()}"
-        link: list[str | Path] = [
-            "-shared",
-            "-Wl,-Bsymbolic",
-            f"-Wl,-soname,{name}",
-            "-o",
-            beside,
-            *files,
-            "-lpthread",
-            "-ldl",
-        ]
-        subprocess.run([compiler(), *FLAGS, _SAME_PATHS, *flags, f"-I{SOURCES}", *link], check=True)
-        beside.replace(directory / name)
-
-
 class LibraryHook(BuildHookInterface[Any]):
     """Called by hatchling before a wheel is put together."""
 
@@ -107,10 +76,9 @@ class LibraryHook(BuildHookInterface[Any]):
             return
         try:
             build_library(ROOT / LIBRARY)
-            build_simulation(ROOT / SIMULATED)
         except CompilerMissing as missing:
             self.app.display_warning(f"{missing}: gputile is installed without its library for isolation on GPU nodes")
             return
-        build_data["artifacts"] += [str(LIBRARY), f"{SIMULATED}/*.so.1"]
+        build_data["artifacts"] += [str(LIBRARY)]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{os.uname().machine}"

@@ -4,12 +4,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from benchmarks import (
     admission,
     agent,
     claims,
+    controller_holds,
     core,
+    extender_holds,
     growth,
     http,
     loop_holds,
@@ -19,6 +22,7 @@ from benchmarks import (
     preemption,
     queue,
     shell_speed,
+    small_clusters,
     start,
     throughput,
     what_if,
@@ -32,13 +36,14 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     core.NAME: core.run,
     growth.NAME: growth.run,
     http.NAME: http.run,
-    loop_holds.NAME: loop_holds.run,
+    loop_holds.NAME: partial(loop_holds.run, controller_holds.cases, extender_holds.cases),
     node.NAME: node.run,
     packing.NAME: packing.run,
     page.NAME: page.run,
     preemption.NAME: preemption.run,
     queue.NAME: queue.run,
     shell_speed.NAME: shell_speed.run,
+    small_clusters.NAME: small_clusters.run,
     start.NAME: start.run,
     throughput.NAME: throughput.run,
     what_if.NAME: what_if.run,

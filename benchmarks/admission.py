@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.localcluster.admission import installed, pod
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.processes import cpu_seconds
 
-from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 
 NAME = "admission"
@@ -36,9 +36,9 @@ def run() -> Iterator[Result]:
                     if with_it:
                         stack.enter_context(installed(plane))
                     for what in LIMITS:
-                        before = cpu_seconds(plane.processes["webhook"].pid) if with_it else 0.0
+                        before = cpu_seconds([plane.processes["webhook"].pid]) if with_it else 0.0
                         times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
-                        spent += cpu_seconds(plane.processes["webhook"].pid) - before if with_it else 0.0
+                        spent += cpu_seconds([plane.processes["webhook"].pid]) - before if with_it else 0.0
         # last, since the API server stays busy with the large pods for a while
         for number, with_it in itertools.product(range(ROUNDS), (False, True)):
             with installed(plane) if with_it else nullcontext():

@@ -42,7 +42,7 @@ from benchmarks.throughput import CLUSTER, Rate, Variant, rate
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.resource_claims import claim_path
 from gputile.api.well_known import CLAIMS_LABEL, GPU_MEMORY, MODE_LABEL
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.node.gateway import kubelet_pb2 as dra
 
 NAME = "claims"
 GPUS, PODS = [81920] * 8, 200

@@ -1,12 +1,14 @@
 """Builds clusters of any size in memory: shared nodes of eight GPUs, filled with small pods."""
 
 import random
+from collections.abc import Iterator
 from itertools import cycle
 from typing import Literal
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
-from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
+from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
@@ -75,3 +77,14 @@ def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack
             ledger.apply(Assumed(booking))
             placed += 1
     return engine, names
+
+
+def bound_pods(ledger: Ledger) -> Iterator[Pod]:
+    """Yield the pods of a ledger's bookings as the API server stores them."""
+    for number, booking in enumerate(ledger.bookings()):
+        pod = gpu_pod(number, booking.asked_mib // UNIT_MIB)
+        pod.metadata.uid, pod.metadata.resource_version = booking.uid, "1"
+        pod.spec.node_name = booking.node
+        if booking.allocation is not None:
+            pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
+        yield pod

@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from tests.fakes.coroutines import at_once
 
-from benchmarks.clusters import filled, gpu_node, gpu_pod
-from benchmarks.loopmeter import Case, LoopMeter
+from benchmarks.clusters import bound_pods, filled, gpu_node, gpu_pod
+from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import (
     AdmissionConfiguration,
@@ -22,7 +22,6 @@ from gputile.api.config.v1alpha1 import (
 )
 from gputile.api.core import Node, Pod, PodCondition, SchedulingGate, Toleration
 from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
     GANG_GATE,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
@@ -35,14 +34,13 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
 from gputile.controlplane.controller.rounds import Planners, Rounds
 from gputile.controlplane.event_loop import taking_turns
-from gputile.core.devices.allocation import encode_allocation
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
@@ -54,8 +52,7 @@ Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 def cases() -> Iterator[Case]:
     """Yield the controller's handlers, each on its own cluster with the same objects."""
-    nodes = [shared_node(number) for number in range(NODES)]
-    pods = list(bound_pods(NODES, PODS))
+    nodes, pods = objects(NODES, PODS)
 
     def case(what: str, drive: Drive) -> Case:
         async def run(meter: LoopMeter) -> None:
@@ -263,8 +260,9 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
         assert requests is not None
         assert requests.events
 
+    listed = Replaced([*bench.pods, *map(_refused, range(WAITING))])
     with meter.watching():
-        await _begun(lambda: bench.view.pod_event(Replaced([*bench.pods, *map(_refused, range(WAITING))])))
+        await _begun(lambda: bench.view.pod_event(listed))
         await _begun(ask)
 
 
@@ -358,8 +356,13 @@ def add_gang(
         at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=changed))))
 
 
-def shared_node(number: int) -> Node:
-    """Return a node of eight GPUs as the API server stores it."""
+def objects(nodes: int, pods: int) -> tuple[list[Node], list[Pod]]:
+    """Return nodes of eight GPUs and the small pods that are bound to them, as the API server stores them."""
+    engine, _ = filled(nodes, pods)
+    return [_shared_node(number) for number in range(nodes)], list(bound_pods(engine.ledger))
+
+
+def _shared_node(number: int) -> Node:
     node = gpu_node(number)
     labels = node.metadata.labels | {"kubernetes.io/hostname": node.metadata.name}
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", GPU_MEMORY: str(ALL_UNITS)}
@@ -368,19 +371,6 @@ def shared_node(number: int) -> Node:
         metadata=msgspec.structs.replace(node.metadata, labels=labels),
         status=msgspec.structs.replace(node.status, allocatable=amounts),
     )
-
-
-def bound_pods(nodes: int, pods: int) -> Iterator[Pod]:
-    """Yield small pods that are bound to such nodes, as the API server stores them."""
-    engine, _ = filled(nodes, pods)
-    for number, booking in enumerate(engine.ledger.bookings()):
-        if booking.allocation is None:
-            continue
-        pod = gpu_pod(number, booking.asked_mib // 1024)
-        annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
-        meta = msgspec.structs.replace(pod.metadata, uid=booking.uid, annotations=annotations, resource_version="1")
-        spec = msgspec.structs.replace(pod.spec, node_name=booking.node)
-        yield msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
 
 def _newer(pod: Pod, **changes: Any) -> Pod:

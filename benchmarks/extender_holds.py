@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, gpu_pod
-from benchmarks.loopmeter import Case, LoopMeter
+from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, bound_pods, filled, gpu_node, gpu_pod
+from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
@@ -17,12 +17,13 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import Reservation, encode_allocation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.packing_scores import build
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced
 
@@ -35,7 +36,7 @@ Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 def cases() -> Iterator[Case]:
     """Yield the extender's handlers, each on its own cluster with the same objects."""
     nodes = [gpu_node(number) for number in range(NODES)]
-    pods = list(_bound_pods())
+    pods = list(bound_pods(filled(NODES, PODS)[0].ledger))
 
     def case(what: str, drive: Drive, placement: str = "binpack") -> Case:
         async def run(meter: LoopMeter) -> None:
@@ -65,8 +66,7 @@ class Bench:
         self.feed = Informer(self.ledger, lambda _: None, (evictable,))
         server: Any = _Server()
         self.unix_ns = 1
-        clock = BinderClock(lambda: 0.0, lambda: self.unix_ns)
-        self.binder = Binder(self.engine, server, clock)
+        self.binder = Binder(self.engine, server, lambda: 0.0, lambda: self.unix_ns)
         self.verbs = ExtenderHandlers(
             self.engine,
             self.binder,
@@ -85,19 +85,6 @@ class Bench:
 class _Server:
     async def bind(self, binding: Binding) -> None:
         pass
-
-
-def _bound_pods() -> Iterator[Pod]:
-    engine, names = filled(NODES, 0)
-    for number in range(PODS):
-        node, units = names[number % NODES], 1 + number % 2
-        booking = booking_for(engine, number, units, node)
-        assert booking is not None
-        assert booking.allocation is not None
-        pod = gpu_pod(number, units)
-        pod.spec.node_name = node
-        pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
-        yield pod
 
 
 async def _lists(bench: Bench, meter: LoopMeter) -> None:
@@ -221,7 +208,8 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays = demand.demand(), engine.ledger.node_arrays.copy()
         await asyncio.sleep(0)
-        engine.packing_state = await asyncio.to_thread(priced, asked, arrays)  # the extender does this in a process
+        found = await asyncio.to_thread(prices, asked)  # the extender does this in a process
+        engine.packing_state = await asyncio.to_thread(build, arrays, found)
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

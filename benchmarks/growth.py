@@ -19,7 +19,7 @@ import msgspec
 from docs.generator.tables import table
 
 from benchmarks.clusters import GPUS, filled, gpu_pod, request_for
-from benchmarks.controller_holds import Bench, add_gang, bound_pods, shared_node, taken_over
+from benchmarks.controller_holds import Bench, add_gang, objects, taken_over
 from benchmarks.report import Result, without_collector
 from benchmarks.start import node_items, pod_items, start
 from benchmarks.what_if import documents_of, simulated
@@ -144,8 +144,7 @@ def _whole_node_pod() -> Pod:
 
 def _controller(nodes: int) -> Mapping[str, float]:
     async def measured() -> Mapping[str, float]:
-        found, pods = [shared_node(number) for number in range(nodes)], list(bound_pods(nodes, _PODS_A_NODE * nodes))
-        bench = Bench(found, pods)
+        bench = Bench(*objects(nodes, _PODS_A_NODE * nodes))
         lists = await _cpu_seconds(bench.list)
         lead = await _cpu_seconds(lambda: taken_over(bench))
         gangs = []
@@ -163,7 +162,7 @@ def _controller(nodes: int) -> Mapping[str, float]:
 
 
 def _gangs(nodes: int, sizes: Sequence[int]) -> Iterator[float]:
-    found, pods = [shared_node(number) for number in range(nodes)], list(bound_pods(nodes, _PODS_A_NODE * nodes))
+    found, pods = objects(nodes, _PODS_A_NODE * nodes)
 
     async def measured(size: int) -> float:
         bench = Bench(found, pods)

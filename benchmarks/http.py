@@ -17,7 +17,7 @@ from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import create_app
-from gputile.controlplane.extender.binder import Binder, BinderClock, PodApi
+from gputile.controlplane.extender.binder import Binder, PodApi
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.support.http_server import Server, bound_ports
@@ -36,7 +36,7 @@ async def _measure() -> list[Result]:
     cluster = cast(PodApi, None)  # nothing is bound here
     verbs = ExtenderHandlers(
         engine,
-        Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)),
+        Binder(engine, cluster, time.monotonic, time.time_ns),
         lambda _: None,
         lambda: None,
         evictable=EvictablePods(lambda _: False),

@@ -6,13 +6,12 @@ The API server is that of the tests. The page's server is a separate process, an
 import asyncio
 import itertools
 import json
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -21,15 +20,15 @@ import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.localcluster.browser import browser
+from tests.localcluster.processes import cpu_seconds
 
-from benchmarks.report import Result
+from benchmarks.report import Result, resident_mib
 from gputile.api.core import Node, Pod
 
 NAME = "page"
 SIZES, VIEWERS, UPDATES = (100, 1_000, 5_000), (1, 10, 50), 20
 GIB = 1024
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _MARKS = """
 JSON.stringify((() => {
   const at = (name) => performance.getEntriesByName(name).map((each) => each.startTime);
@@ -66,9 +65,13 @@ class _Page:
 
 def run() -> Iterator[Result]:
     """Measure the browser at each size, and the cost of viewers for the server at the middle size."""
-    for nodes in SIZES:
-        yield from asyncio.run(_in_browser(nodes))
-    yield from asyncio.run(_viewers(SIZES[1]))
+    for sizes, unit, found in (
+        (SIZES, "nodes", [each for nodes in SIZES for each in asyncio.run(_in_browser(nodes))]),
+        (VIEWERS, "viewer", asyncio.run(_viewers(SIZES[1]))),
+    ):
+        smallest = found[: len(found) // len(sizes)]
+        for each, least in zip(found, itertools.cycle(smallest)):
+            yield replace(each, ratio=each.value / least.value, against=f"with {sizes[0]} {unit}")
 
 
 def objects(nodes: int) -> Iterator[Node | Pod]:
@@ -157,15 +160,15 @@ async def _viewers(nodes: int) -> list[Result]:
             received = [0] * viewers
             reading = [asyncio.create_task(_read(client, target, received, number)) for number in range(viewers)]
             await asyncio.sleep(1)
-            cpu, data = _cpu_s(page.pid), sum(received)
+            cpu, data = cpu_seconds([page.pid]), sum(received)
             for number in range(UPDATES):
                 page.cluster.put(_PODS, msgspec.to_builtins(_pod(f"v-{viewers}-{number}", "node-00001", 1, "team-1")))
                 await asyncio.sleep(0.3)
-            cpu, data = _cpu_s(page.pid) - cpu, sum(received) - data
+            cpu, data = cpu_seconds([page.pid]) - cpu, sum(received) - data
             name = f"{nodes} nodes, {viewers} viewer{'' if viewers == 1 else 's'}"
             found += [
                 Result(NAME, f"{name}: CPU of the server for a change", cpu / UPDATES * 1e3, "ms"),
-                Result(NAME, f"{name}: memory of the server", _resident_mb(page.pid), "MB"),
+                Result(NAME, f"{name}: memory of the server", resident_mib(page.pid), "MiB"),
                 Result(NAME, f"{name}: a change for each viewer", data / UPDATES / viewers / 1e3, "kB"),
             ]
             for task in reading:
@@ -178,14 +181,3 @@ async def _read(client: aiohttp.ClientSession, target: str, received: list[int],
     async with client.get(target, timeout=aiohttp.ClientTimeout(total=None)) as stream:
         async for chunk in stream.content.iter_any():
             received[number] += len(chunk)
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time of a process in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _resident_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

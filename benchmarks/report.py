@@ -1,6 +1,7 @@
 """Defines the results of benchmarks, measures CPU time and memory, and prints tables."""
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,10 +63,10 @@ def without_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
-def resident_mib() -> float:
-    """Return the resident memory of this process, in MiB."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096 / 2**20
+def resident_mib(pid: int | None = None) -> float:
+    """Return the resident memory of a process in MiB; of this one without ``pid``."""
+    pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def as_table(results: list[Result]) -> str:

@@ -19,11 +19,10 @@ import msgspec
 import yaml
 from aiohttp import web
 from tests.localcluster.machine import free_ports
+from tests.localcluster.processes import cpu_seconds
 
-from benchmarks.clusters import filled, gpu_node, gpu_pod
-from benchmarks.process_time import cpu_seconds
-from benchmarks.report import Result
-from gputile.core.devices.allocation import encode_allocation
+from benchmarks.clusters import bound_pods, filled, gpu_node
+from benchmarks.report import Result, resident_mib
 from gputile.core.ledger.ledger import Ledger
 
 NAME = "start"
@@ -68,9 +67,9 @@ async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
         )
         try:
             await _until_ready(own)
-            ready, cpu = time.perf_counter() - started, cpu_seconds(process.pid)
+            ready, cpu = time.perf_counter() - started, cpu_seconds([process.pid])
             await asyncio.sleep(1.0)
-            resident = _resident_mib(process.pid)
+            resident = resident_mib(process.pid)
         finally:
             process.terminate()
             await process.wait()
@@ -85,15 +84,7 @@ def node_items(count: int) -> list[bytes]:
 
 def pod_items(ledger: Ledger) -> list[bytes]:
     """Return the pods of the ledger's bookings as JSON, as the API server serves them: about 3 kB each."""
-    items = []
-    for number, booking in enumerate(ledger.bookings()):
-        pod = gpu_pod(number, 1)
-        pod.metadata.uid = booking.uid
-        pod.spec.node_name = booking.node
-        if booking.allocation is not None:
-            pod.metadata.annotations = {"gputile.io/allocation": encode_allocation(booking.allocation)}
-        items.append(msgspec.json.encode(_with_noise(pod)))
-    return items
+    return [msgspec.json.encode(_with_noise(pod)) for pod in bound_pods(ledger)]
 
 
 def _with_noise(found: Any) -> Any:
@@ -144,11 +135,6 @@ async def _until_ready(port: int) -> None:
                     if response.status == 200:
                         return
             await asyncio.sleep(0.02)
-
-
-def _resident_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def kubeconfig(port: int) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from tests.e2e.extender import pod_body, write_cluster
 from tests.localcluster.commands import SchedulerOptions
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
-from tests.localcluster.processes import Process
+from tests.localcluster.processes import Process, cpu_seconds
 
 from benchmarks.idle_extender import start_idle_extender
-from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 
 NAME = "throughput"
@@ -116,4 +115,4 @@ def _reached(plane: ControlPlane, path: str, count: int, working: list[Process])
     """Wait until ``count`` pods are bound; return their number, the time, and the CPU seconds of ``working`` so far."""
     while (bound := len(plane.api.get(path, fieldSelector="spec.nodeName!=")["items"])) < count:
         time.sleep(0.2)
-    return bound, time.perf_counter(), sum(cpu_seconds(each.pid) for each in working)
+    return bound, time.perf_counter(), cpu_seconds(each.pid for each in working)

@@ -1,49 +1,192 @@
-"""Writes what gputile.node.native_layouts describes as C headers, with assertions on every size and offset.
+"""Writes the structures that C and Python share as C headers, with assertions on every size and offset.
 
-Run by `make layouts`. The headers are committed, so that a C compiler alone builds the library; a test compares them.
+Run by `make layouts`. The constants are those of gputile.node.native_layouts. The headers are committed, so that a C
+compiler alone builds the library; a test compares them.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gputile.node import native_layouts
-from gputile.node.arbiter.protocol import MessageKind
-from gputile.node.native_layouts import Field, Layout
+from gputile.node.arbiter.messages import MessageKind
+from gputile.node.native_layouts import MOST_GPUS, USAGE_SLOTS
 
 NATIVE: Final = Path(__file__).parent
 _TYPES: Final = {"B": "uint8_t", "H": "uint16_t", "I": "uint32_t", "i": "int32_t", "Q": "uint64_t"}
-_SIMULATED: Final = "simulated_"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``, or a structure."""
+
+    name: str
+    type: "str | Layout"
+    count: int = 1
+    meaning: str = ""
+    rows: int = 1
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return (
+            self.rows
+            * self.count
+            * (self.type.size if isinstance(self.type, Layout) else struct.calcsize(f"<{self.type}"))
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A structure, without implicit padding, that C and Python share."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return sum(field.size for field in self.fields)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset of each field in bytes."""
+        found, at = {}, 0
+        for field in self.fields:
+            found[field.name] = at
+            at += field.size
+        return found
+
+    @property
+    def struct(self) -> struct.Struct:
+        """The ``struct`` format: an array of bytes is one value, other numbers one each.
+
+        Raises:
+            ValueError: it contains structures.
+        """
+        letters = []
+        for field in self.fields:
+            if isinstance(field.type, Layout):
+                raise ValueError(f"{self.name} contains structures")
+            letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
+        return struct.Struct("<" + "".join(letters))
+
+
+ARBITER_MESSAGE: Final = Layout(
+    "arbiter_message",
+    (
+        Field("kind", "B"),
+        Field("version", "B"),
+        Field("gpu", "H"),
+        Field("turn", "I"),
+        Field("a", "Q"),
+        Field("b", "Q"),
+        Field("unused", "Q"),
+    ),
+)
+
+USAGE_SLOT: Final = Layout(
+    "gputile_usage_slot",
+    (
+        Field("pid", "i", meaning="0: free. In the container's namespace, where all of its processes see each other"),
+        Field("unused", "I"),
+        Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
+    ),
+)
+USAGE: Final = Layout(
+    "gputile_usage",
+    (
+        Field("magic", "I"),
+        Field("version", "I"),
+        Field("top", "I", meaning="slots from here on were never taken"),
+        Field("counts", "I", meaning="1: peak and refused are counted; a library from before them leaves 0"),
+        Field("slot", USAGE_SLOT, USAGE_SLOTS),
+        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
+        Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
+        Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
+        Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
+        Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
+    ),
+)
+
+SIMULATED_MAGIC: Final = 0x64756366
+SIMULATED_MOST_GPUS: Final = 8
+SIMULATED_MOST_PROCESSES: Final = 256
+
+SIMULATED_HEADER: Final = Layout(
+    "simulated_header", (Field("magic", "I"), Field("gpus", "I"), Field("driver_version", "I"), Field("unused", "I"))
+)
+SIMULATED_GPU: Final = Layout(
+    "simulated_gpu",
+    (
+        Field("uuid", "B", 16),
+        Field("total", "Q", meaning="bytes"),
+        Field("used", "Q"),
+        Field("peak", "Q", meaning="the most that was ever in use"),
+        Field("context_bytes", "Q", meaning="what a context takes"),
+        Field("module_bytes", "Q", meaning="what a loaded module takes"),
+        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted"),
+        Field("busy_ns", "Q"),
+        Field("launches", "Q"),
+        Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
+    ),
+)
+SIMULATED_PROCESS: Final = Layout(
+    "simulated_process",
+    (
+        Field("pid", "i"),
+        Field("unused", "I"),
+        Field("used", "Q", SIMULATED_MOST_GPUS, "bytes"),
+        Field("busy_ns", "Q", SIMULATED_MOST_GPUS),
+        Field("launches", "Q"),
+    ),
+)
+SIMULATED_MACHINE: Final = Layout(
+    "simulated_machine",
+    (
+        Field("header", SIMULATED_HEADER),
+        Field("gpu", SIMULATED_GPU, SIMULATED_MOST_GPUS),
+        Field("process", SIMULATED_PROCESS, SIMULATED_MOST_PROCESSES),
+    ),
+)
 
 
 def headers() -> dict[Path, str]:
-    """Return what each header has to hold, by its path."""
-    simulated = [layout for layout in native_layouts.LAYOUTS if layout.name.startswith(_SIMULATED)]
-    shared = [layout for layout in native_layouts.LAYOUTS if layout not in simulated]
-    named = {
-        name: value for name, value in vars(native_layouts).items() if isinstance(value, int | str) and name.isupper()
-    }
-    del named["RESERVED"]
-    constants = {f"GPUTILE_{name}": value for name, value in named.items() if not name.startswith(_SIMULATED.upper())}
+    """Return the content of each header by its path."""
+    constants = {f"GPUTILE_{name}": value for name, value in _constants(vars(native_layouts)).items()}
     constants |= {f"ARBITER_{kind.name}": kind.value for kind in MessageKind}
-    constants |= {"ARBITER_MESSAGE_BYTES": native_layouts.ARBITER_MESSAGE.size}
-    for_simulation = {name: value for name, value in named.items() if name.startswith(_SIMULATED.upper())}
+    constants |= {"ARBITER_MESSAGE_BYTES": ARBITER_MESSAGE.size}
+    simulated = {name: value for name, value in _constants(globals()).items() if name.startswith("SIMULATED_")}
     return {
         NATIVE / "base" / "layouts.h": _header(
-            "GPUTILE_LAYOUTS_H", "the container's files and messages", constants, shared
+            "GPUTILE_LAYOUTS_H",
+            "the container's files and messages",
+            "native/layouts.py and src/gputile/node/native_layouts.py",
+            constants,
+            [ARBITER_MESSAGE, USAGE_SLOT, USAGE],
         ),
         NATIVE / "simulated" / "layouts.h": _header(
-            "GPUTILE_SIMULATED_LAYOUTS_H", "the simulated machine's file", for_simulation, simulated
+            "GPUTILE_SIMULATED_LAYOUTS_H",
+            "the simulated machine's file",
+            "native/layouts.py",
+            simulated,
+            [SIMULATED_HEADER, SIMULATED_GPU, SIMULATED_PROCESS, SIMULATED_MACHINE],
         ),
     }
 
 
-def _header(guard: str, what: str, constants: dict[str, int | str], layouts: list[Layout]) -> str:
+def _constants(names: Mapping[str, object]) -> dict[str, int | str]:
+    return {name: value for name, value in names.items() if isinstance(value, int | str) and name.isupper()}
+
+
+def _header(guard: str, what: str, source: str, constants: dict[str, int | str], layouts: list[Layout]) -> str:
     texts = {name: value for name, value in constants.items() if isinstance(value, str)}
     widest = max(map(len, texts), default=0)
     lines = [
-        f"/* The form of {what}: what C and Python have in common.",
-        " * Made by `make layouts` from src/gputile/node/native_layouts.py, which says what the constants mean. */",
+        f"/* The layout of {what}, which C and Python share.",
+        f" * Generated by `make layouts` from {source}. */",
         f"#ifndef {guard}",
         f"#define {guard}",
         "",

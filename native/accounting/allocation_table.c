@@ -83,7 +83,7 @@ bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation 
     return any;
 }
 
-/* Not freed: a thread that the child does not have may have been changing the lists. */
+/* The lists are not freed, since a thread of the parent may have been changing them. */
 static void in_child(void) {
     pthread_mutex_init(&mutex, NULL);
     memset(bucket, 0, sizeof bucket);

@@ -1,4 +1,4 @@
-/* The contexts of this process as owners of what is allocated in them. */
+/* The contexts of this process, as owners of the memory that is allocated in them. */
 #ifndef GPUTILE_CONTEXT_OWNERS_H
 #define GPUTILE_CONTEXT_OWNERS_H
 
@@ -10,17 +10,17 @@
 /* The key of a context in the allocation table. */
 uint64_t gputile_context_key(CUcontext context);
 
-/* What stands for a context as the owner of what it holds. A destroyed context's address may be another one's before
- * who destroyed it knows, so each has a number of its own. One that was made unseen is its address. */
+/* The number of a context as an owner of memory. An address cannot serve: it may be reused for another context before
+ * cuCtxDestroy has returned. The number of a context that was created without this library is its address. */
 uint64_t gputile_context_owner(CUcontext context);
 
-/* Count a new context, and what making it took. */
+/* Add a new context, with the memory that its creation took. */
 void gputile_context_add(CUcontext context, int gpu, uint64_t bytes);
 
-/* Give back what an allocation took that is no longer in the table. */
+/* Release the memory of an allocation that was removed from the table. */
 void gputile_release_allocation(const struct gputile_allocation *taken);
 
-/* Give back all that a destroyed context held. Its owner was asked for before it was destroyed; 0 is nobody. */
+/* Release all memory of a destroyed context. Its owner must be looked up before it is destroyed; 0: no owner. */
 void gputile_release_owner(uint64_t owner);
 
 #endif

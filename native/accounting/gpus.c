@@ -1,4 +1,4 @@
-/* Tells devices by their UUIDs, and remembers what it has found. */
+/* Identifies devices by their UUIDs, and caches the result. */
 #include "accounting/gpus.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { MOST_DEVICES = 64, UNKNOWN = 0, NONE = -1 };
 
-/* What a device was found to be: its GPU + 1, NONE or UNKNOWN. A process's devices never change. */
+/* For each device its GPU + 1, NONE or UNKNOWN. The devices of a process never change. */
 static int found[MOST_DEVICES];
 
 int gputile_gpu_of_uuid(const char *uuid) {
@@ -37,7 +37,7 @@ int gputile_gpu_of_device(CUdevice device) {
     if (gputile_driver()->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) return -1;
     write_uuid(text, &uuid);
     int gpu = gputile_gpu_of_uuid(text);
-    if (gpu < 0) gputile_log("%s is not this container's: it was given no part of that GPU", text);
+    if (gpu < 0) gputile_log("%s is not available: this container has no share of that GPU", text);
     __atomic_store_n(&found[device], gpu < 0 ? NONE : gpu + 1, __ATOMIC_RELAXED);
     return gpu;
 }

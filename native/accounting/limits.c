@@ -1,4 +1,4 @@
-/* Parses the limits file, and keeps what is in force. */
+/* Parses the limits file, and stores the limits that apply. */
 #define _GNU_SOURCE
 #include "accounting/limits.h"
 
@@ -39,7 +39,7 @@ static int number(const char *text, uint64_t most, uint64_t *value) {
 static const char *take_gpu(char *word[MOST_WORDS], struct gputile_limits *limits) {
     struct gputile_gpu *gpu = &limits->gpu[limits->count];
     uint64_t mib, percent;
-    if (limits->count == GPUTILE_MOST_GPUS) return "it names more GPUs than there can be";
+    if (limits->count == GPUTILE_MOST_GPUS) return "it names too many GPUs";
     if (strlen(word[1]) >= sizeof gpu->uuid) return "a GPU's UUID is too long";
     if (!number(word[2], MOST_MIB, &mib)) return "a GPU's memory is not a number of MiB";
     if (!number(word[3], 100, &percent)) return "a GPU's percent is not a number from 0 to 100";
@@ -65,7 +65,7 @@ static const char *take(int count, char *word[MOST_WORDS], struct gputile_limits
         strcpy(limits->timeslice_socket, word[1]);
         return NULL;
     }
-    return "it has a line that is not understood";
+    return "it has an unknown line";
 }
 
 const char *gputile_limits_parse(const char *text, size_t length, struct gputile_limits *limits) {
@@ -76,7 +76,7 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
     memcpy(copy, text, length);
     for (size_t at = 0, line = 0; at < length; line++) {
         char *end = memchr(copy + at, '\n', length - at);
-        if (!end) return "its last line is cut off";
+        if (!end) return "its last line is incomplete";
         size_t size = (size_t)(end - copy) - at;
         int count = split(copy + at, size, word);
         at += size + 1;
@@ -84,7 +84,7 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
             if (count != 2 || strcmp(word[0], GPUTILE_LIMITS_NAME)) return "it is not a limits file";
             if (strcmp(word[1], GPUTILE_LIMITS_VERSION)) return "its version is not " GPUTILE_LIMITS_VERSION;
         } else if (count == 1 && !strcmp(word[0], GPUTILE_LIMITS_END)) {
-            if (at != length) return "it goes on after its end";
+            if (at != length) return "it has lines after its end";
             return limits->count ? NULL : "it names no GPU";
         } else {
             const char *wrong = take(count, word, limits);

@@ -1,13 +1,13 @@
-/* What is enforced on this container: the agent's file, which the container can read and not write.
+/* The limits of this container, from the agent's file, which the container can read but not write.
  *
  *   gputile 1                         the file's version
- *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and GPU,
- *                                      where what they took is not known exactly; 0: nothing is measured
- *   turn <socket>                     optional: where the GPU's time is handed out
- *   card <UUID> <MiB> <percent>       one line a GPU, in any order
- *   end                               the file is whole
+ *   overhead <MiB>                    optional: the maximum charge for contexts and modules per process and GPU where
+ *                                      their memory is not known exactly; 0: nothing is measured
+ *   turn <socket>                     optional: the socket of the arbiter of GPU time
+ *   card <UUID> <MiB> <percent>       one line per GPU, in any order
+ *   end                               the file is complete
  *
- * Words are separated by one blank. Anything else is a damaged file, and then there is no GPU.
+ * Words are separated by one space. Any other content means that the file is damaged, and the process gets no GPU.
  */
 #ifndef GPUTILE_LIMITS_H
 #define GPUTILE_LIMITS_H
@@ -32,13 +32,13 @@ struct gputile_limits {
     char timeslice_socket[GPUTILE_SOCKET_PATH_SIZE]; /* "" for none */
 };
 
-/* Parse a file's content; return NULL, or what is wrong with it. */
+/* Parse the content of a file; return NULL, or a description of the error. */
 const char *gputile_limits_parse(const char *text, size_t length, struct gputile_limits *limits);
 
-/* Read a file and put it in force; return NULL, or what is wrong with it. */
+/* Read a file and apply it; return NULL, or a description of the error. */
 const char *gputile_limits_load(const char *path);
 
-/* What is in force: nothing before a file was loaded. */
+/* The limits that apply; empty until a file has been loaded. */
 const struct gputile_limits *gputile_limits(void);
 
 #endif

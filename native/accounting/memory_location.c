@@ -1,4 +1,4 @@
-/* Reads locations, and asks the driver about streams and about pools that this process has not made. */
+/* Interprets locations, and queries the driver for streams and for pools that this process has not created. */
 #include "accounting/memory_location.h"
 
 #include "base/driver.h"
@@ -53,7 +53,7 @@ bool gputile_location_of_pool(CUmemoryPool pool, CUmemLocation *location) {
             *location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
             return true;
         }
-    /* Default pools of other places, of CUDA 13: later drivers of that tell where these are. */
+    /* Default pools of other locations exist since CUDA 13; newer drivers of CUDA 13 report their location. */
     return driver->cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &location->type) == CUDA_SUCCESS &&
            driver->cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &location->id) == CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* Where memory lies: which device a location, a stream or the handle of a pool stands for. */
+/* The device of a memory location, of a stream or of a pool. */
 #ifndef GPUTILE_MEMORY_LOCATION_H
 #define GPUTILE_MEMORY_LOCATION_H
 
@@ -8,16 +8,16 @@
 
 bool gputile_on_host(const CUmemLocation *location);
 
-/* The device of a location that is a device or a part of one, -1 for others. */
+/* The device of a location that is a device or a part of one; -1 for other locations. */
 CUdevice gputile_device_at(const CUmemLocation *location);
 
-/* How many devices this process has, 0 before cuInit; no more than the limits can name. */
+/* The number of this process's devices, at most as many as the limits can name; 0 before cuInit. */
 int gputile_device_count(void);
 
-/* The device whose work a stream does; CUDA_SUCCESS, else what a function that needs it has to answer. */
+/* The device of a stream. Returns CUDA_SUCCESS, or the error that the calling function must return. */
 CUresult gputile_device_of_stream(CUstream stream, CUdevice *device);
 
-/* Where a pool's memory comes from that this process has not made; false if that cannot be told. */
+/* The location of a pool that this process has not created; false if it is unknown. */
 bool gputile_location_of_pool(CUmemoryPool pool, CUmemLocation *location);
 
 #endif

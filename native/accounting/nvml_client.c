@@ -1,4 +1,4 @@
-/* Loads NVML where the program has not, and never shuts it down: others in this process may use it. */
+/* Loads NVML if the program has not, and never shuts it down, since other code of this process may use it. */
 #include "accounting/nvml_client.h"
 
 #include <dlfcn.h>
@@ -48,9 +48,9 @@ struct nvml_process {
     unsigned gpu_instance, compute_instance;
 };
 
-/* Raise `bytes` to what a list of the GPU's processes says of this one. */
+/* Raise `bytes` to the value of this process in a list of the GPU's processes. */
 static bool own_in(const char *symbol, void *device, uint64_t *bytes) {
-    struct nvml_process found[2 * MOST_PROCESSES]; /* twice as long: some drivers had longer elements under this name */
+    struct nvml_process found[2 * MOST_PROCESSES]; /* twice as long: the elements of some drivers are longer */
     unsigned count = MOST_PROCESSES, own = (unsigned)getpid();
     int (*list)(void *, unsigned *, struct nvml_process *) = gputile_nvml_symbol(symbol);
     if (!list || list(device, &count, found) != NVML_SUCCESS || count > MOST_PROCESSES) return false;

@@ -1,4 +1,4 @@
-/* This library's own questions to NVML. Types as in the public nvml.h. */
+/* This library's own calls of NVML. The types are those of the public nvml.h. */
 #ifndef GPUTILE_NVML_CLIENT_H
 #define GPUTILE_NVML_CLIENT_H
 
@@ -11,14 +11,14 @@ struct nvml_memory {
     unsigned long long total, free, used;
 };
 
-/* A function of libnvidia-ml.so.1 itself, never this library's own; NULL while it is not loaded. */
+/* A function of libnvidia-ml.so.1 itself, never a hook of this library; NULL while NVML is not loaded. */
 void *gputile_nvml_symbol(const char *symbol);
 
-/* A GPU's free memory by its UUID; false if NVML is not there. */
+/* The free memory of the GPU with this UUID; false if NVML is not available. */
 bool gputile_nvml_free(const char *uuid, uint64_t *bytes);
 
-/* What NVIDIA counts of a GPU's memory for this process, 0 where it is not among the GPU's processes: it has no context
- * yet, or NVML lists the processes of other PID namespaces alone. False if nothing can be said. */
+/* This process's memory on a GPU, as NVML reports it. It is 0 if NVML does not list this process: it has no context
+ * yet, or NVML lists only processes of other PID namespaces. False if it is unknown. */
 bool gputile_nvml_own(const char *uuid, uint64_t *bytes);
 
 #endif

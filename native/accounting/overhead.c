@@ -1,4 +1,4 @@
-/* Measures what a call took, by NVIDIA's count for this process or by the GPU's free memory, and charges it. */
+/* Measures the memory that a call allocated, by NVML or by the GPU's free memory, and charges it. */
 #include "accounting/overhead.h"
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "base/driver.h"
 #include "base/fork_handlers.h"
 
-#define UNKNOWN_BYTES UINT64_MAX /* the file of what is held cannot be locked */
+#define UNKNOWN_BYTES UINT64_MAX /* the usage file cannot be locked */
 enum { MOST_TRIES = 4 };
 
 static uint64_t charged[GPUTILE_MOST_GPUS]; /* to this process, so far */
@@ -28,7 +28,7 @@ static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     return gputile_nvml_free(gputile_limits()->gpu[gpu].uuid, bytes);
 }
 
-/* What NVIDIA counts for this process at a moment at which this library counts `held` for it, in `bytes`. */
+/* Set `bytes` to this process's memory as NVML reports it, and `held` to what this library counts at the same time. */
 static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
     for (int tries = 0; tries < MOST_TRIES; tries++) {
         *held = gputile_shared_usage_own((unsigned)gpu);
@@ -38,10 +38,10 @@ static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
     return false;
 }
 
-/* Before a context is made: what this process has, and room for what contexts take at least. */
+/* Before a context is created: read this process's memory, and reserve the minimum for a context. */
 static CUresult begin_context(struct gputile_overhead *overhead) {
     const uint64_t least = gputile_shared_usage_context((unsigned)overhead->gpu);
-    /* A process that has nothing yet is not listed, and one that has is: else the list is of other processes. */
+    /* NVML lists this process exactly if it has memory; otherwise the list is that of other processes. */
     overhead->own_known = own_now(overhead->gpu, &overhead->held_before, &overhead->own_before) &&
                           !overhead->own_before == !overhead->held_before;
     const CUresult result = gputile_reserve_or_trim(overhead->gpu, least);
@@ -64,7 +64,7 @@ void gputile_overhead_cancel(const struct gputile_overhead *overhead) {
     if (overhead->gpu >= 0) gputile_give_back(overhead->gpu, overhead->reserved);
 }
 
-/* What the driver took of its own accord since, and whether it is known exactly; less than nothing where others gave back
+/* The memory that the driver has allocated since, and whether it is known exactly. It is negative if others have freed
  * more meanwhile. */
 static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
     uint64_t now, held;
@@ -76,7 +76,7 @@ static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
     return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before) + reserved;
 }
 
-/* Have `bytes` reserved, where `overhead->reserved` are already. */
+/* Reserve `bytes`, of which `overhead->reserved` are reserved already. */
 static CUresult reserve_in_all(const struct gputile_overhead *overhead, uint64_t bytes) {
     if (bytes <= overhead->reserved) return gputile_give_back(overhead->gpu, overhead->reserved - bytes), CUDA_SUCCESS;
     const CUresult result = gputile_reserve_or_trim(overhead->gpu, bytes - overhead->reserved);
@@ -107,7 +107,7 @@ void gputile_overhead_give_back(int gpu, uint64_t bytes) {
     gputile_give_back(gpu, bytes);
 }
 
-/* A forked child has been charged nothing. */
+/* A forked child has not been charged yet. */
 static void in_child(void) {
     for (int gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) charged[gpu] = 0;
 }

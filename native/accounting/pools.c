@@ -1,4 +1,4 @@
-/* Keeps a list of the pools that this process uses, and counts what each of them has taken from its GPU. */
+/* Keeps a list of the pools that this process uses, and counts the GPU memory that each of them reserves. */
 #define _GNU_SOURCE
 #include "accounting/pools.h"
 
@@ -17,19 +17,18 @@
 struct gputile_pool {
     CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
     CUdevice device;
-    int gpu; /* -1: of the host's memory */
+    int gpu; /* -1: host memory */
     uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
-    uint64_t expected; /* what it holds after the request in progress, if it grows by no more than that */
-    bool made; /* by this process, which may destroy it */
+    uint64_t expected; /* its size after the current request, if it grows only by that */
+    bool made; /* created by this process, which may destroy it */
     bool destroy_deferred; /* destroyed by the program, and still in use */
     struct gputile_pool *next;
 };
 
-/* Stream-ordered pools take 32 MiB at least from the GPU; a larger step of another driver is learnt when it is seen.
- */
+/* Stream-ordered pools grow by at least 32 MiB; a larger step of another driver is learnt when it is observed. */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
-/* Who comes back to it from the driver takes no pool out of the list that is walked further out. */
+/* Recursive. A nested call from the driver removes no pool from the list that an outer call iterates over. */
 static struct gputile_driver_lock pools_lock = GPUTILE_DRIVER_LOCK;
 static struct gputile_pool *pools;
 static int deferred;
@@ -56,7 +55,7 @@ static void shrink(const struct gputile_pool *pool) {
     else gputile_driver()->cuDeviceGraphMemTrim(pool->device);
 }
 
-/* Count no more than the pool holds. */
+/* Count at most what the pool reserves. */
 static uint64_t settle(struct gputile_pool *pool) {
     uint64_t reserved;
     if (attribute(pool, true, &reserved) != CUDA_SUCCESS) return pool->counted;
@@ -79,16 +78,16 @@ static CUresult destroy_now(CUmemoryPool handle) {
     return gputile_driver()->cuMemPoolDestroy ? gputile_driver()->cuMemPoolDestroy(handle) : CUDA_ERROR_NOT_FOUND;
 }
 
-/* A pool whose destruction was deferred is destroyed once it holds nothing any more. */
+/* A pool whose destruction was deferred is destroyed once it reserves nothing. */
 static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
     return pool->destroy_deferred && !reserved && destroy_now(pool->handle) == CUDA_SUCCESS;
 }
 
 enum { EVERY_GPU = -1 };
 
-/* Settle the pools of a GPU; `shrinking`: they give up first what they can. */
+/* Settle the pools of a GPU; if `shrinking`, trim them first. */
 static void sweep(int gpu, bool shrinking) {
-    if (pools_lock.depth > 1) return; /* whoever is further out sees to it */
+    if (pools_lock.depth > 1) return; /* the outer call does it */
     for (struct gputile_pool **at = &pools; *at;) {
         struct gputile_pool *pool = *at;
         bool asked = pool->gpu >= 0 && (gpu == EVERY_GPU || pool->gpu == gpu);
@@ -123,13 +122,13 @@ CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     gputile_pools_lock();
     while (made < count && make_room(&need[made]) == CUDA_SUCCESS) made++;
     if (made == count) return CUDA_SUCCESS;
-    sweep(EVERY_GPU, false); /* those before it grow not either */
+    sweep(EVERY_GPU, false); /* the pools before it do not grow either */
     gputile_pools_unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Other threads' synchronisations shrink the pool at any time: only what it has grown beyond the request tells its
- * grain. */
+/* Other threads' synchronisations may shrink the pool at any time, so the grain is learnt only from growth beyond the
+ * request. */
 static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
     uint64_t beyond = reserved > pool->expected ? gputile_footprint(reserved - pool->expected) : 0;
     if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
@@ -193,7 +192,7 @@ static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int gpu, b
     if (!pool) return NULL;
     *pool = (struct gputile_pool){
         .handle = handle, .device = device, .gpu = gpu, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .made = made};
-    struct gputile_pool **end = &pools; /* behind those that others, further out, stand at */
+    struct gputile_pool **end = &pools; /* behind the pools that an outer call iterates over */
     while (*end) end = &(*end)->next;
     __atomic_store_n(end, pool, __ATOMIC_RELEASE);
     return pool;
@@ -211,14 +210,14 @@ struct gputile_pool *gputile_graph_pool(CUdevice device) {
 
 bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *gpu) {
     *device = gputile_device_at(location);
-    if (*device < 0) *device = location->id; /* managed memory that prefers no place */
+    if (*device < 0) *device = location->id; /* managed memory without a preferred location */
     *gpu = gputile_on_host(location) ? -1 : gputile_gpu_of_device(*device);
     return gputile_on_host(location) || *gpu >= 0;
 }
 
 bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int gpu) { return add(handle, device, gpu, true) != NULL; }
 
-/* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
+/* Like the driver: the pool is no longer the device's current one, and keeps no unused memory. */
 static void defer_destroy(struct gputile_pool *pool) {
     const struct gputile_driver *driver = gputile_driver();
     CUmemoryPool other;
@@ -231,8 +230,8 @@ static void defer_destroy(struct gputile_pool *pool) {
     __atomic_fetch_add(&deferred, 1, __ATOMIC_RELAXED);
 }
 
-/* The driver frees a destroyed pool's memory when it is used no more, and then tells nobody. So the pool is destroyed
- * only then, and counts until then. */
+/* The driver frees a destroyed pool when it is no longer used, without notice. So its destruction is deferred until
+ * then, and it counts until then. */
 CUresult gputile_pools_destroy(CUmemoryPool handle) {
     struct gputile_pool **at = &pools;
     while (*at && (*at)->handle != handle) at = &(*at)->next;
@@ -250,11 +249,11 @@ CUresult gputile_pools_destroy(CUmemoryPool handle) {
 static CUresult unknown_place(void) {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("memory of a pool is refused, since the driver does not tell on which GPU the pool is.");
+        gputile_log("memory of a pool is refused, since the driver does not report the pool's GPU.");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
+/* The pool of an allocation: that of the handle, else the current one of the device. */
 static CUresult find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     int gpu;
@@ -282,7 +281,7 @@ CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputil
 static void in_child(void) {
     gputile_driver_lock_in_child(&pools_lock);
     deferred = 0;
-    pools = NULL; /* those were the parent's: a child of a process that uses CUDA has none of it */
+    pools = NULL; /* a forked child has none of the parent's pools */
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_POOLS, .in_child = in_child};

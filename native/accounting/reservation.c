@@ -1,10 +1,10 @@
-/* Compares what all processes of the container have reserved with its limit, in the shared usage. */
+/* Compares the memory of all processes of the container with its limit, by the shared usage. */
 #include "accounting/reservation.h"
 
 #include "accounting/limits.h"
 #include "accounting/shared_usage.h"
 
-/* How the driver rounds a request for linear memory: below 1 MiB to 512 bytes, from there on to blocks of 2 MiB. */
+/* The driver rounds requests for linear memory up: below 1 MiB to 512 bytes, others to blocks of 2 MiB. */
 enum { SMALL = 1 << 20, GRAIN = 512, BLOCK = 2 << 20 };
 
 CUresult gputile_reserve(int gpu, uint64_t bytes) {

@@ -1,4 +1,4 @@
-/* Decides whether a GPU's memory is left for this container: what is over its limit is refused here. */
+/* Enforces this container's memory limits: reserves memory of a GPU, or refuses it. */
 #ifndef GPUTILE_RESERVATION_H
 #define GPUTILE_RESERVATION_H
 
@@ -10,10 +10,11 @@
 CUresult gputile_reserve(int gpu, uint64_t bytes);
 void gputile_give_back(int gpu, uint64_t bytes);
 
-/* Count a program's request that gets no memory, whatever was tried for it; return CUDA_ERROR_OUT_OF_MEMORY. */
+/* Count a program's request that was finally refused; return CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult gputile_refuse(int gpu);
 
-/* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
+/* The memory that a request for linear memory takes: the driver allocates blocks of 2 MiB, which small requests
+ * share. */
 uint64_t gputile_footprint(uint64_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* Maps and locks the file, and finds out which of the processes in it are dead. */
+/* Maps and locks the file, and detects dead processes in it. */
 #define _GNU_SOURCE
 #include "accounting/shared_usage.h"
 
@@ -23,14 +23,13 @@ enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
 enum { NO_SLOT = -1 };
 _Static_assert(sizeof(struct gputile_usage) <= GPUTILE_USAGE_BYTES, "the table does not fit into its file");
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
-static int cancelling; /* of the thread that has the mutex */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file lock does not exclude threads of the same process */
+static int cancelling; /* of the thread that holds the mutex */
 static struct gputile_usage *usage;
 static char usage_path[256];
-/* Two descriptions of the same file. With one it is locked for a moment. The other is what the table is mapped
- * from and what the slot is locked with: a program that closes the number does not lose that lock. A child made by
- * fork keeps it open, as it does the driver's descriptors: the driver frees a process's memory when the last of them
- * is closed. */
+/* Two open file descriptions of the same file. One locks the file briefly. The other one maps the table and locks the
+ * slot: a program that closes its number does not lose that lock, since the mapping keeps it. A forked child keeps it
+ * open, like the driver's descriptors: the driver frees a process's memory when the last of them is closed. */
 static struct gputile_guarded_fd lock_file = GPUTILE_GUARDED_FD_NONE, slot_file = GPUTILE_GUARDED_FD_NONE;
 static int own_slot = NO_SLOT;
 
@@ -43,7 +42,7 @@ static bool file_lock(const struct gputile_guarded_fd *file, int command, off_t 
     return result == 0;
 }
 
-/* A program that closes descriptors it does not know closes ours; a number of another file must not be locked. */
+/* A program may close descriptors that it does not know, and reuse their numbers: another file must not be locked. */
 static bool still_open(void) {
     if (gputile_guarded_fd_is_ours(&lock_file)) return true;
     struct gputile_guarded_fd again;
@@ -55,7 +54,7 @@ static bool still_open(void) {
     return true;
 }
 
-/* A thread that is cancelled in here would take the mutex along. */
+/* A thread that is cancelled here would never unlock the mutex. */
 static void begin_alone(void) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -81,7 +80,7 @@ static void leave(void) {
     end_alone();
 }
 
-/* When a process started, and whether it has ended (a zombie holds no memory); 0 if /proc does not tell. */
+/* The start time of a process, and whether it has ended (a zombie has no memory); 0 if /proc does not show it. */
 static uint64_t start_of(int pid, bool *ended) {
     char path[32], text[1024], *at;
     *ended = false;
@@ -91,37 +90,37 @@ static uint64_t start_of(int pid, bool *ended) {
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
     text[length > 0 ? length : 0] = '\0';
-    at = strrchr(text, ')'); /* the name before it may hold anything */
+    at = strrchr(text, ')'); /* the name before it may contain anything */
     if (!at || at[1] != ' ') return 0;
     *ended = at[2] == 'Z' || at[2] == 'X';
     for (int field = 2; at && field < 22; field++) {
         at = strchr(at + 1, ' ');
-        /* A first thread that ended is a zombie while others of the process still end, and hold the driver's memory. */
+        /* A main thread that has ended is a zombie while other threads still run, and have the driver's memory. */
         if (at && field == 19 && strtoull(at + 1, NULL, 10) > 1) *ended = false;
     }
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Whether a process has address space: it has none any more while it ends. */
+/* Whether a process has an address space: it loses it while it ends. */
 static bool runs_a_program(int pid) {
     char path[32], byte;
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false; /* not known: that of another user */
+    if (fd < 0) return false; /* unknown: a process of another user */
     bool found = read(fd, &byte, 1) == 1;
     close(fd);
     return found;
 }
 
-/* Dead: no process has its lock any more, and it has ended, or become another program by exec. The lock alone would
- * mislead: of what an ending process has, it may go before the driver's memory does. */
+/* Whether a slot's process is dead: no process holds its lock, and it has ended or executed another program. The lock
+ * alone is not enough: an ending process may lose it before its driver's memory is freed. */
 static bool is_dead(int index) {
     const struct gputile_usage_slot *slot = &usage->slot[index];
     bool ended;
     if (!slot->pid || index == own_slot ||
         file_lock(&lock_file, F_OFD_GETLK, GPUTILE_USAGE_LOCK_SLOTS + index, F_WRLCK))
         return false;
-    if (slot->pid == getpid()) return true; /* what this process was before exec */
+    if (slot->pid == getpid()) return true; /* this process before exec */
     if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
     uint64_t started = start_of(slot->pid, &ended);
     return ended || (started && (started != slot->started || runs_a_program(slot->pid)));
@@ -154,13 +153,13 @@ static const char *take_slot(void) {
                 continue;
             for (unsigned gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) usage->used[gpu][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
-            /* First: a slot beyond it is never looked at, so one whose process is killed here would be lost. */
+            /* First: slots beyond `top` are not checked, so a process that is killed here would lose its slot. */
             if (usage->top <= (unsigned)i) __atomic_store_n(&usage->top, (unsigned)i + 1, __ATOMIC_RELEASE);
             __atomic_store_n(&usage->slot[i].pid, getpid(), __ATOMIC_RELEASE);
             own_slot = i;
             return NULL;
         }
-    return "it has no room for one more process";
+    return "it has no free slot for another process";
 }
 
 static bool open_file(struct gputile_guarded_fd *file, const char *path) {
@@ -175,8 +174,8 @@ static void unmap(void) {
 }
 
 static const char *map(const char *path) {
-    /* Before the driver opens its own: of an ending process Linux lets go of the lowest number last, so the slot is
-     * seen as free when the driver's memory is. */
+    /* Before the driver opens its descriptors: Linux closes the lowest number of an ending process last, so the slot
+     * is unlocked only when the driver's memory is free. */
     if (!open_file(&slot_file, path) || !open_file(&lock_file, path))
         return errno == ENOENT ? "it does not exist" : strerror(errno);
     if (lseek(lock_file.fd, 0, SEEK_END) < GPUTILE_USAGE_BYTES) return "it is too short";
@@ -189,7 +188,7 @@ static const char *map(const char *path) {
 
 static const char *begin(void) {
     if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
-    if (!usage->magic) { /* written last: whoever is killed in between leaves a file that is still to be begun */
+    if (!usage->magic) { /* written last, so that a process that is killed before leaves an uninitialised file */
         usage->version = GPUTILE_USAGE_VERSION, usage->counts = GPUTILE_USAGE_COUNTS;
         __atomic_store_n(&usage->magic, GPUTILE_USAGE_MAGIC, __ATOMIC_RELEASE);
     }
@@ -211,7 +210,7 @@ const char *gputile_shared_usage_open(const char *path) {
 }
 
 bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit) {
-    if (!bytes) return true; /* whatever is held: a pool may have grown over the limit by its own grain */
+    if (!bytes) return true; /* even above the limit, which a pool may have exceeded by its grain */
     if (!enter()) return false;
     uint64_t held = sum(gpu);
     if (held > limit || bytes > limit - held) reap(), held = sum(gpu);
@@ -237,8 +236,8 @@ void gputile_shared_usage_refused(unsigned gpu) {
     end_alone();
 }
 
-/* Without the file's lock, which a process without a free descriptor may not get: nobody else writes this slot, and
- * whoever adds up the slots meanwhile counts too much at most. */
+/* Without the file's lock, for which a process may have no free descriptor. Only this process writes its slot, and a
+ * concurrent sum over the slots can only be too high. */
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes) {
     begin_alone();
     if (usage) {
@@ -285,8 +284,8 @@ uint64_t *gputile_shared_usage_word(unsigned gpu) { return usage ? &usage->word[
 static void in_child(void) {
     unmap();
     slot_file =
-        (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or becomes another program */
-    end_alone(); /* the thread that forked has the mutex, and is the one that goes on here */
+        (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or executes another program */
+    end_alone(); /* the forking thread holds the mutex, and is the only one in the child */
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_SHARED_USAGE,

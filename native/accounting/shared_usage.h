@@ -1,11 +1,10 @@
-/* What all processes of an allocation hold on its GPUs, in one file that they share and nobody else has.
+/* The memory of all processes of an allocation on its GPUs, in a file that only these processes share.
  *
- * Each process has a slot, which it keeps locked (fcntl, open file description) while it lives; only it writes what
- * it holds there. What a GPU's allocation holds is the sum over the slots, taken under the file's lock. So there is
- * no total that could disagree with its parts: a process killed at any point has either added its bytes or not.
- * A dead process's slot is emptied by whoever needs the room, once no child made by fork is left that has the driver's
- * descriptors of it. The same process after exec is another one, and a child made by fork has no slot until it opens
- * the file itself.
+ * Each process has a slot, which it keeps locked (fcntl, open file description) while it lives; only that process
+ * writes its memory there. The memory of the allocation is the sum over the slots, computed under the file's lock. So
+ * no total can disagree with its parts: a process that is killed at any point has either added its bytes or not. The
+ * slot of a dead process is emptied when its memory is needed, once no forked child has the driver's descriptors any
+ * more. After exec a process counts as another one. A forked child has no slot until it opens the file itself.
  */
 #ifndef GPUTILE_SHARED_USAGE_H
 #define GPUTILE_SHARED_USAGE_H
@@ -13,33 +12,33 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Open the file and take a slot; return NULL, or what is wrong. Called again it does nothing. */
+/* Open the file and take a slot; return NULL, or a description of the error. Further calls do nothing. */
 const char *gputile_shared_usage_open(const char *path);
 
-/* Add `bytes` to what this process holds on a GPU if the allocation then holds no more than `limit`. */
+/* Add `bytes` to this process's memory on a GPU, unless the allocation's memory would exceed `limit`. */
 bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit);
 
-/* Add `bytes`, limit or not: for memory that is already taken and cannot be given back. */
+/* Add `bytes` regardless of the limit: for memory that is already allocated and cannot be freed. */
 void gputile_shared_usage_force(unsigned gpu, uint64_t bytes);
 
-/* Count a request that was refused for the limit. */
+/* Count a request that the limit refused. */
 void gputile_shared_usage_refused(unsigned gpu);
 
-/* Take `bytes` off what this process holds on a GPU. */
+/* Subtract `bytes` from this process's memory on a GPU. */
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes);
 
-/* What the allocation holds on a GPU, without the dead. */
+/* The allocation's memory on a GPU, without dead processes. */
 uint64_t gputile_shared_usage_used(unsigned gpu);
 
-/* What this process alone holds on a GPU. */
+/* This process's memory on a GPU. */
 uint64_t gputile_shared_usage_own(unsigned gpu);
 
-/* What a context takes at least, as far as the allocation's processes have seen: 0 while they have seen none. */
+/* The minimum memory of a context that the allocation's processes have measured; 0 before the first one. */
 uint64_t gputile_shared_usage_context(unsigned gpu);
 void gputile_shared_usage_context_seen(unsigned gpu, uint64_t bytes);
 
-/* A word of the allocation for a GPU, which all of its processes change atomically (account.c); NULL before the file
- * is open. */
+/* The allocation's account of a GPU's time, which its processes change atomically (account.c); NULL before the file is
+ * open. */
 uint64_t *gputile_shared_usage_word(unsigned gpu);
 
 #endif

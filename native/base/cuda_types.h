@@ -1,4 +1,4 @@
-/* The types of the CUDA driver API that this library touches, as the public cuda.h lays them out.
+/* The types of the CUDA driver API that this library uses, with the layout of the public cuda.h.
  *
  * NVIDIA's header is not shipped, and the library must build without it. Source: cuda.h of CUDA 12.9 and 13.x.
  */
@@ -51,7 +51,6 @@ enum {
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
     CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6
 };
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 enum {
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
@@ -149,7 +148,7 @@ typedef struct {
     char reserved[64];
 } CUipcMemHandle;
 
-enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
-enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
+enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 
 #endif

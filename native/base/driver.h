@@ -1,6 +1,6 @@
 /* The real driver: functions of libcuda.so.1 itself, never this library's own hooks of the same names.
  *
- * They are looked up in the loaded libcuda.so.1 when first asked for. One that this driver does not have is NULL.
+ * They are looked up in the loaded libcuda.so.1 at the first call. A function that this driver does not have is NULL.
  */
 #ifndef GPUTILE_DRIVER_H
 #define GPUTILE_DRIVER_H
@@ -58,7 +58,7 @@ struct gputile_driver {
 #undef GPUTILE_DRIVER_FIELD
 };
 
-/* The driver's functions; all of them NULL while no libcuda.so.1 is loaded. Any thread may ask. */
+/* The driver's functions; all are NULL while no libcuda.so.1 is loaded. Any thread may call this. */
 const struct gputile_driver *gputile_driver(void);
 
 /* Any other symbol of the driver itself. */
@@ -66,8 +66,8 @@ void *gputile_driver_symbol(const char *symbol);
 
 bool gputile_driver_is_loaded(void);
 
-/* Keep the loaded driver where it is for as long as the process lives: its addresses are kept here, and a program may
- * close it and open it again. Called without a lock, since the dynamic loader takes its own. */
+/* Keep the driver loaded at its address as long as the process lives: this library stores the driver's addresses, and a
+ * program may close and reopen the driver. Called without a lock, since the dynamic loader takes its own. */
 void gputile_pin_driver(void);
 
 #endif

@@ -3,16 +3,16 @@
 
 #include <pthread.h>
 
-/* Recursive: a profiler's callback may come back in the same thread. A thread that were cancelled in the driver would take
- * the lock along, so none is while it holds one. */
+/* Recursive, since a profiler's callback may return here in the same thread. A thread cannot be cancelled while it
+ * holds the lock: it would never unlock it. */
 struct gputile_driver_lock {
     pthread_mutex_t mutex;
-    int depth; /* how often the thread that has it is inside */
-    int cancelling; /* what that thread allowed before */
+    int depth; /* how often the thread that holds it has locked it */
+    int cancelling; /* the cancellation state of that thread before */
 };
 
 #define GPUTILE_DRIVER_LOCK {.mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP}
 
 void gputile_driver_lock(struct gputile_driver_lock *lock);
 void gputile_driver_unlock(struct gputile_driver_lock *lock);
-void gputile_driver_lock_in_child(struct gputile_driver_lock *lock); /* nobody has it there */
+void gputile_driver_lock_in_child(struct gputile_driver_lock *lock); /* unlocks it: no thread of the child holds it */

@@ -27,7 +27,7 @@ struct tables {
     const uint32_t *gnu_hash;
     const ElfW(Word) * hash;
     struct relocations of_data, of_calls;
-    size_t relative; /* so many of `of_data` come first that name no symbol */
+    size_t relative; /* the number of relocations at the start of `of_data` that name no symbol */
 };
 
 static uint32_t gnu_hash_of(const char *name) {
@@ -93,7 +93,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
     name = name ? name + 1 : info->dlpi_name;
     if (strncmp(name, search->object, strlen(search->object)) || !read_tables(info, &t)) return 0;
     if (t.gnu_hash) search->found = by_gnu_hash(&t, search->symbol, base);
-    else if (t.hash) /* DT_HASH: {buckets, symbols}; looked up seldom, so all are compared */
+    else if (t.hash) /* DT_HASH: {buckets, symbols}; a rare case, so all are compared */
         for (ElfW(Word) i = 0; i < t.hash[1] && !search->found; i++)
             search->found = defined(&t, i, search->symbol, base);
     return search->found != NULL;
@@ -119,9 +119,9 @@ static size_t end_of_symbols(const struct relocations *relocations, size_t from,
     return end;
 }
 
-/* Nothing tells how many symbols there are but DT_HASH, which is old. What is imported is relocated, so the loader reads
- * the symbols up to the last one that a relocation names. What lies behind them is anything: tools that change a
- * library's names (patchelf, as in most wheels of Python) put the new ones at its other end. */
+/* Only DT_HASH, which new objects lack, has the number of symbols. Imported symbols are relocated, so without DT_HASH
+ * the symbols up to the last one that a relocation names are read. The data behind them may be anything: tools that
+ * change names in a library (patchelf, for most Python wheels) append the new names. */
 static size_t most_symbols(const struct tables *t) {
     return t->hash ? t->hash[1] : end_of_symbols(&t->of_calls, 0, end_of_symbols(&t->of_data, t->relative, 0));
 }
@@ -141,7 +141,7 @@ static int look_imports(struct dl_phdr_info *info, size_t size, void *data) {
 }
 
 const char *gputile_elf_import(bool (*suspect)(const char *name)) {
-    static unsigned long long seen; /* how many objects had been loaded when nothing was found */
+    static unsigned long long seen; /* the number of loaded objects when nothing was found */
     struct imports imports = {suspect, NULL, __atomic_load_n(&seen, __ATOMIC_RELAXED), 0};
     gputile_loaded_objects(look_imports, &imports);
     if (!imports.found) __atomic_store_n(&seen, imports.loaded, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* Symbols of loaded objects, read from their own tables: no dlsym, which this library replaces, and no search order. */
+/* Symbols of loaded objects, read from their own tables, since this library replaces dlsym. */
 #ifndef GPUTILE_ELF_SYMBOLS_H
 #define GPUTILE_ELF_SYMBOLS_H
 
@@ -7,8 +7,8 @@
 /* The address of `symbol` in the loaded object whose file name begins with `object` ("libcuda.so"), else NULL. */
 void *gputile_elf_symbol(const char *object, const char *symbol);
 
-/* A function that some loaded object is linked with, and that is `suspect`, else NULL. Objects that were looked at
- * before are looked at again only after another one was loaded. */
+/* A function that a loaded object imports and for which `suspect` returns true, else NULL. Nothing is read if no object
+ * was loaded since the last call. */
 const char *gputile_elf_import(bool (*suspect)(const char *name));
 
 #endif

@@ -1,10 +1,10 @@
-/* Calls the handlers that modules have registered, in the order that the header states. */
+/* Calls the registered handlers in the order that the header defines. */
 #include "base/fork_handlers.h"
 
 #include <pthread.h>
 #include <stddef.h>
 
-/* Where the linker has put the array: it makes these names from the section's. */
+/* The start and end of the array; the linker derives these names from the section's name. */
 extern const struct gputile_fork_handlers *const __start_gputile_fork_handlers[] __attribute__((visibility("hidden")));
 extern const struct gputile_fork_handlers *const __stop_gputile_fork_handlers[] __attribute__((visibility("hidden")));
 

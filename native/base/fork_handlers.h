@@ -1,24 +1,24 @@
-/* What the modules of this library do around fork. Each module registers its own handlers, which
- * nobody else calls; here is only in which order they are called, since one module's may rest upon another's.
+/* The handlers that modules of this library run around fork. Each module registers its own; this header defines their
+ * order, since a handler may depend on those of other modules.
  *
- * A module registers by a pointer in a section of the library, which the linker collects into one array:
+ * A module registers its handlers by a pointer in a section of the library, which the linker collects into an array:
  *
  *   static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_POOLS, .in_child = in_child};
  *   static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;
  *
- * So all are there before any code runs. A constructor would not do: those of other libraries may call the driver
- * first.
+ * So all are registered before any code runs. A constructor would be too late: constructors of other libraries may call
+ * the driver before it.
  *
- * Only the shared usage is locked around a fork, and nobody goes through the loaded objects: neither is so while the
- * driver is called, which may fork itself. All other locks may be a thread's that the child does not have: the child
- * makes them new, and forgets what they guard.
+ * During a fork only the shared usage is locked, and no thread iterates over the loaded objects. Neither is the case
+ * while the driver is called, since the driver may fork itself. Other locks may be held by threads that the child does
+ * not have, so the child reinitialises them and clears the data that they guard.
  */
 #ifndef GPUTILE_FORK_HANDLERS_H
 #define GPUTILE_FORK_HANDLERS_H
 
 #include <stdbool.h>
 
-/* `before` is called in this order, `in_parent` and `in_child` in the opposite one, as pthread_atfork has it. */
+/* `before` is called in this order, `in_parent` and `in_child` in reverse order, as for pthread_atfork. */
 enum gputile_fork_order {
     GPUTILE_FORK_INIT,
     GPUTILE_FORK_TIMESLICE,
@@ -37,18 +37,18 @@ enum gputile_fork_order {
 };
 
 struct gputile_fork_handlers {
-    enum gputile_fork_order order; /* each module has another one */
-    void (*before)(void); /* NULL: nothing, as for the others */
+    enum gputile_fork_order order; /* unique */
+    void (*before)(void); /* each of these may be NULL */
     void (*in_parent)(void);
     void (*in_child)(void);
 };
 
 #define GPUTILE_FORK_HANDLERS __attribute__((used, section("gputile_fork_handlers")))
 
-/* Have them called around each fork from now on; false if that cannot be. */
+/* Install the handlers for all following forks; false if that fails. */
 bool gputile_fork_handlers_install(void);
 
-/* As a fork calls them. */
+/* What a fork calls. */
 void gputile_before_fork(void);
 void gputile_after_fork_in_child(void);
 

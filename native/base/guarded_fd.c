@@ -1,4 +1,4 @@
-/* Tells a descriptor from another one with the same number by the file behind it. */
+/* Recognises a reused descriptor number by the file that it refers to. */
 #define _GNU_SOURCE
 #include "base/guarded_fd.h"
 
@@ -16,7 +16,7 @@ static bool file_of(int fd, struct gputile_guarded_fd *file) {
     return true;
 }
 
-/* Where a program was started without them, its own output goes to whatever has these numbers. */
+/* If a program is started without standard streams, its output goes to the descriptors with these numbers. */
 static int beyond_standard_streams(int fd) {
     if (fd < 0 || fd > STDERR_FILENO) return fd;
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -39,6 +39,6 @@ bool gputile_guarded_fd_is_ours(const struct gputile_guarded_fd *guarded) {
 void gputile_guarded_fd_close(struct gputile_guarded_fd *guarded) {
     int fd = guarded->fd;
     bool ours = gputile_guarded_fd_is_ours(guarded);
-    guarded->fd = -1; /* before its number can be another's: a child made by fork closes it as well */
+    guarded->fd = -1; /* before the number can be reused; a forked child closes it as well */
     if (ours) close(fd);
 }

@@ -1,4 +1,4 @@
-/* Looks a function up in libc, and in libdl and libpthread, which had it until glibc 2.34. */
+/* Searches libc, and libdl and libpthread, which had these functions until glibc 2.34. */
 #include "base/libc_symbols.h"
 
 #include <stddef.h>

@@ -1,11 +1,12 @@
-/* Goes through the loaded objects, and keeps forks away meanwhile.
+/* Iterates over the loaded objects, and delays forks meanwhile.
  *
- * dl_iterate_phdr holds a lock of the loader which glibc does not make new in a child (_dl_load_write_lock; it does so
- * with _dl_load_lock). A child of a fork while another thread is inside would wait for that thread, which it does not
- * have, as soon as it goes through the objects itself. So a fork waits until nobody is inside.
+ * dl_iterate_phdr holds a lock of the loader that glibc does not reinitialise in a child (_dl_load_write_lock, unlike
+ * _dl_load_lock). If a process forks while another thread is inside, the child would wait for that thread, which it
+ * does not have, at its own first iteration. So a fork waits until no thread is inside.
  *
- * Counted, and not locked: a thread may come here with the loader's lock, from a program's own callback. Then those
- * inside wait for it, the fork for them, and it for the fork: nobody waits for long, and all go on.
+ * The threads inside are counted, without a lock: a thread may get here while it holds the loader's lock, from a
+ * program's own callback. Then the threads inside wait for it, the fork waits for them, and it waits for the fork. All
+ * of these waits have an end.
  */
 #define _GNU_SOURCE
 #include "base/loaded_objects.h"
@@ -18,7 +19,7 @@
 enum { MOST_TRIES = 20000, PAUSE_NS = 100000 }; /* two seconds */
 
 static int inside, forking;
-static _Thread_local bool forks_here; /* handlers of other libraries may ask for symbols meanwhile */
+static _Thread_local bool forks_here; /* other libraries' handlers may look up symbols during the fork */
 
 static void rest(void) { nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); }
 

@@ -1,11 +1,11 @@
-/* The loaded objects, gone through so that no fork falls into the midst of it. */
+/* Iterates over the loaded objects such that no fork happens meanwhile. */
 #ifndef GPUTILE_LOADED_OBJECTS_H
 #define GPUTILE_LOADED_OBJECTS_H
 
 #include <link.h>
 #include <stddef.h>
 
-/* As dl_iterate_phdr. */
+/* Like dl_iterate_phdr. */
 void gputile_loaded_objects(int (*look)(struct dl_phdr_info *, size_t, void *), void *data);
 
 #endif

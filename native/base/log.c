@@ -14,5 +14,5 @@ void gputile_log(const char *format, ...) {
     va_end(arguments);
     if (length > (int)sizeof text - 1) length = (int)sizeof text - 1;
     text[length++] = '\n';
-    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* there is no other place for it */
 }

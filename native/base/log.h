@@ -1,8 +1,8 @@
-/* Messages on standard error that the user of a container has to know. */
+/* Messages for the user of a container, on standard error. */
 #ifndef GPUTILE_LOG_H
 #define GPUTILE_LOG_H
 
-/* Write one line, "gputile: " before it. */
+/* Write a line that begins with "gputile: ". */
 void gputile_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,4 +1,4 @@
-/* Looks each function up when it is called, and calls it. */
+/* Looks up each function when it is called. */
 #include "base/pthread_compat.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include "base/libc_symbols.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-/* Sanitizers put their own before libc's: these are called where libc has the function. */
+/* Sanitizers replace libc's functions: their versions are called if libc has the function. */
 #define FUNCTION(name) (gputile_libc_symbol(#name) ? &name : NULL)
 #else
 #define FUNCTION(name) ((__typeof__(&name))gputile_libc_symbol(#name))

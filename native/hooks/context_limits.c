@@ -1,4 +1,4 @@
-/* Counts the memory that a context sets aside for its limits (cuCtxSetLimit). */
+/* Counts the memory that a context reserves for its limits (cuCtxSetLimit). */
 #define _GNU_SOURCE
 
 #include "accounting/allocation_table.h"
@@ -10,10 +10,10 @@
 #include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 
-/* Held while a limit is changed and counted. */
+/* Locked while a limit is changed and counted. */
 static struct gputile_driver_lock limit_lock = GPUTILE_DRIVER_LOCK;
 
-/* What a limit of a context lets kernels take later, without a call that could be counted. */
+/* The memory that a limit permits kernels to use later, without a call that could be counted. */
 static uint64_t set_aside(int limit, size_t value, CUdevice device) {
     enum { DEFAULT_STACK = 1024 };
     int processors = 0, threads = 0;
@@ -28,7 +28,7 @@ static uint64_t set_aside(int limit, size_t value, CUdevice device) {
 
 CUresult cuCtxSetLimit(int limit, size_t value);
 
-/* Only the difference is reserved or given back: a new size takes the place of the old one. */
+/* Only the difference is reserved or released: the new size replaces the old one. */
 static CUresult resize(int limit, size_t value, int gpu, uint64_t bytes, uint64_t context) {
     struct gputile_allocation held = {.bytes = 0};
     const uint64_t key = context + (uint64_t)limit;

@@ -1,4 +1,4 @@
-/* Measures and counts what the driver takes for a context, and gives it back with the context. */
+/* Measures and charges the driver's memory for a context, and releases it with the context. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -23,7 +23,7 @@ static CUresult may_create(CUdevice device) {
     return gputile_gpu_of_device(device) < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-/* Held while a context is made and measured, so that each is charged what it took itself. */
+/* Locked while a context is created and measured, so that each is charged its own memory. */
 static struct gputile_driver_lock contexts_lock = GPUTILE_DRIVER_LOCK;
 
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
@@ -35,7 +35,7 @@ static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead)
     return result;
 }
 
-/* Charge a new context; where there is no room for it, it is destroyed again. */
+/* Charge a new context; destroy it if there is no room for it. */
 static CUresult end_create(const struct gputile_overhead *overhead, CUresult result, const CUcontext *context) {
     uint64_t bytes;
     if (result != CUDA_SUCCESS) gputile_overhead_cancel(overhead);
@@ -91,7 +91,7 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
     return result;
 }
 
-/* A device's primary context is made when it is first retained and destroyed when it is last released. */
+/* The driver creates a device's primary context at the first retain, and destroys it at the last release. */
 enum { MOST_DEVICES = 64 };
 static CUcontext primary[MOST_DEVICES];
 static unsigned retained[MOST_DEVICES]; /* by this process */
@@ -131,8 +131,7 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice de
     return result;
 }
 
-/* A release of a primary context that is going on. A reset destroys what the context held even while others retain it.
- */
+/* A release of a primary context in progress. A reset destroys its memory even while others retain it. */
 struct release {
     CUdevice device;
     bool reset, seen;
@@ -181,7 +180,7 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_release(&release, CALL_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, device));
 }
 
-/* The device whose primary context this is, -1 for another; `more` users of it have come. */
+/* The device whose primary context this is, -1 if it is none; adds `more` to its users. */
 static CUdevice device_of_primary(CUcontext context, unsigned more) {
     CUdevice found = -1;
     gputile_driver_lock(&contexts_lock);
@@ -191,7 +190,7 @@ static CUdevice device_of_primary(CUcontext context, unsigned more) {
     return found;
 }
 
-/* Both are of CUDA 3 and still there: a context is destroyed by the last of its users. */
+/* Both functions are from CUDA 3 and still supported: the last user of a context destroys it. */
 GPUTILE_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     CUresult result = CALL_REAL(cuCtxAttach, cuCtxAttach, context, flags);
     if (result == CUDA_SUCCESS && device_of_primary(*context, 1) < 0)
@@ -217,7 +216,7 @@ GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
     return result;
 }
 
-/* A child made by fork has none of them. */
+/* A forked child has none of them. */
 static void in_child(void) {
     gputile_driver_lock_in_child(&contexts_lock);
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);

@@ -1,5 +1,5 @@
-/* Counts linear memory, arrays and imports: each call reserves what it will take before the driver is asked, and gives
- * it back when the driver refuses. Freeing goes the other way: first the driver, then the count. */
+/* Counts linear memory, arrays and imports: each call reserves memory before it calls the driver, and releases it if
+ * the driver refuses. Memory is released after the driver has freed it. */
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
 #include "accounting/reservation.h"
@@ -27,17 +27,17 @@ static CUresult settle(const struct request *request, CUresult result, enum gput
     return result;
 }
 
-/* Freeing: the table forgets the pointer before the driver can hand out the same address again, the bytes are given
- * back after they are free. */
+/* Free memory: the pointer is removed from the table before the driver can reuse the address, and the bytes are
+ * released after the driver has freed them. */
 static CUresult end_free(bool held, const struct gputile_allocation *taken, CUresult result) {
     if (held && result != CUDA_SUCCESS) gputile_allocation_add(*taken);
     else if (held) gputile_give_back(taken->gpu, taken->bytes);
     return result;
 }
 
-/* Functions of CUDA before 3.2, with 32-bit device pointers: nothing of today can use them. */
+/* Functions of CUDA before 3.2, with 32-bit device pointers, which current programs cannot use. */
 static CUresult too_old(const char *name) {
-    gputile_log("%s of CUDA 2 is refused: its memory cannot be counted; %s_v2 is", name, name);
+    gputile_log("%s is refused, since its memory cannot be counted: use %s_v2", name, name);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -77,7 +77,7 @@ GPUTILE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, un
 
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
-/* The driver chooses the pitch; rows are aligned to 512 bytes on all GPUs so far. */
+/* The driver chooses the pitch; all GPUs so far align rows to 512 bytes. */
 GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                            unsigned element) {
     enum { ROW = 512 };
@@ -144,7 +144,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
     CUDA_ARRAY3D_DESCRIPTOR level = *d;
     uint64_t sum = 0;
-    /* These have no memory until some is mapped into them, which is refused. */
+    /* These have no memory until some is mapped into them, which this library refuses. */
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
     for (unsigned i = 0; i < levels && i < 64; i++) {
         if (__builtin_add_overflow(sum, level_bytes(&level), &sum)) return UINT64_MAX;
@@ -196,7 +196,7 @@ GPUTILE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     return end_free(held, &taken, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array));
 }
 
-/* Memory of another API, Vulkan's say, which nobody has counted yet. */
+/* Memory of another API, such as Vulkan, which is not counted yet. */
 GPUTILE_EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *d) {
     struct request request;
     if (!d) return CUDA_ERROR_INVALID_VALUE;

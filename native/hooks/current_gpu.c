@@ -1,4 +1,4 @@
-/* Asks the driver for the device and the context that are current in the calling thread. */
+/* Queries the driver for the current device and context of the calling thread. */
 #include "hooks/current_gpu.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Which GPU the calling thread's calls are about. */
+/* The current GPU of the calling thread. */
 #ifndef GPUTILE_CURRENT_GPU_H
 #define GPUTILE_CURRENT_GPU_H
 
@@ -6,10 +6,10 @@
 
 #include "base/cuda_types.h"
 
-/* The GPU of the current context; CUDA_SUCCESS, else what a function that needs it has to answer. */
+/* The GPU of the current context. Returns CUDA_SUCCESS, or the error that the calling function must return. */
 CUresult gputile_current_gpu(int *gpu);
 
-/* The same, with what stands for the context as the owner of allocations. */
+/* The same, with the owner of allocations in the current context. */
 CUresult gputile_current_gpu_and_owner(int *gpu, uint64_t *owner);
 
 #endif

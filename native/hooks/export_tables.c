@@ -1,7 +1,7 @@
-/* The driver's private tables: functions without names, of which nobody outside NVIDIA knows what they do.
+/* The driver's private tables: functions without names, whose purpose only NVIDIA knows.
  *
- * The CUDA runtime does not work without them, and each release may ask for new ones. So all are handed out, and one
- * that is not publicly known is named: what is allocated through it is not counted.
+ * The CUDA runtime needs them, and each release may need new ones. So programs get all tables. If a table is not
+ * publicly known, a message names it, since memory that is allocated through it is not counted.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -25,7 +25,7 @@ static bool is_known(const char *uuid) {
     return false;
 }
 
-/* Whether it is the first time in this process; two threads at the same moment may both be the first. */
+/* Whether this is the first time in this process; it may be for two threads at the same moment. */
 static bool is_first(const char *uuid) {
     static const char *named[MOST_NAMED];
     for (int i = 0; i < MOST_NAMED; i++) {
@@ -49,8 +49,8 @@ static void name_unknown(const CUuuid *id) {
                            i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)id->bytes[i]);
     if (is_known(text) || !is_first(text)) return;
     gputile_log(
-        "a private table of the driver is used that gputile does not know, %s: GPU memory that is taken through it is "
-        "not counted.",
+        "the program uses a private table of the driver that gputile does not know, %s: GPU memory that is allocated "
+        "through it is not counted.",
         text);
 }
 

@@ -1,5 +1,5 @@
-/* Graphs: their allocation nodes take memory when the graph is launched, from a pool of the GPU. What a launch may
- * take is the sum over the nodes; it is found once, when the graph is instantiated. */
+/* Counts the memory of graphs: when a graph is launched, its allocation nodes allocate from a pool of the GPU. The
+ * maximum is the sum over the nodes, which is computed when the graph is instantiated. */
 #include <stdlib.h>
 
 #include "accounting/allocation_table.h"
@@ -26,7 +26,7 @@ static bool add_to(struct sums *sums, const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
            !__builtin_add_overflow(sums->of[device], node->bytesize, &sums->of[device]);
 }
 
-/* Add what a graph and its children allocate; false if that cannot be told. */
+/* Add the allocations of a graph and its child graphs; false if they are unknown. */
 static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
     const struct gputile_driver *driver = gputile_driver();
     bool told = true;
@@ -49,7 +49,7 @@ static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
     return told;
 }
 
-/* Where it cannot be told, more than any GPU has. */
+/* If it is unknown, more than any GPU has. */
 static struct sums asked_by(CUgraph graph) {
     struct sums sums = {{0}};
     if (gputile_driver()->cuGraphMemAllocNodeGetParams && !add_asked(graph, 0, &sums)) sums.of[0] = UINT64_MAX;
@@ -69,7 +69,7 @@ static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph
     return CUDA_SUCCESS;
 }
 
-/* What a graph takes while it is uploaded or launched, a pool for each device. */
+/* The memory that an upload or a launch of a graph needs, from one pool per device. */
 struct needs {
     int count;
     struct gputile_need need[GPUTILE_MOST_GPUS];
@@ -108,7 +108,7 @@ GPUTILE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph g
                     graph);
 }
 
-/* Instantiating may upload the graph, and uploading takes its memory. */
+/* Instantiation may upload the graph, and an upload allocates its memory. */
 static CUresult begin_upload(CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *params, struct needs *needs) {
     struct sums sums = {{0}};
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
@@ -145,13 +145,13 @@ GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     return CALL_REAL(cuGraphExecDestroy, cuGraphExecDestroy, exec);
 }
 
-/* A graph that is about to run: on a GPU, with what it takes from pools. */
+/* A graph that is about to run on a GPU, with the memory that it needs from pools. */
 struct run {
     int gpu;
     struct needs needs;
 };
 
-/* Wait for the turn, then for room in the graphs' pools; in this order, since a turn may take long to come. */
+/* Wait for the turn, and then enter the graphs' pools: in this order, since the wait may be long. */
 static CUresult begin_run(CUgraphExec exec, struct run *run) {
     struct gputile_allocation asked;
     struct sums sums = {{0}};
@@ -166,7 +166,7 @@ static CUresult begin_run(CUgraphExec exec, struct run *run) {
     return result;
 }
 
-/* A launch that outgrew its limit by the pool's grain has been submitted: the next one finds no room. */
+/* A launch that exceeded the limit by the pool's grain has been submitted: the next one is refused. */
 static CUresult end_run(const struct run *run, CUresult result) {
     leave(&run->needs);
     timeslice_after(run->gpu);

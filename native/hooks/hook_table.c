@@ -1,4 +1,4 @@
-/* Tells which function of this library stands before which of the driver's, and finds the driver's own behind it. */
+/* Maps the driver's functions to this library's hooks, and hooks to the driver's own functions. */
 #include "hooks/hook_table.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/driver.h"
 #include "base/elf_symbols.h"
 
-/* Only their addresses are used here; their parameters stand where they are defined. */
+/* Only their addresses are used here; the parameters are declared where the functions are defined. */
 #define X(name, symbol, since, thread) void symbol(void);
 #include "hooks/memory.def"
 #undef X
@@ -33,8 +33,8 @@ static const char *const known[] = {
 #include "hooks/known.def"
 };
 
-/* Stands for a function that the driver has not. Callers clear away the arguments by the calling conventions of all
- * processors that CUDA runs on. */
+/* Replaces a function that the driver does not have. It may ignore its arguments, since the caller removes them in the
+ * calling conventions of all processors that CUDA supports. */
 static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static void *real[GPUTILE_ENTRIES];
 
@@ -65,7 +65,7 @@ void *gputile_hook_of_answer(const char *name, void *answer, int version, bool p
             best = i;
     }
     if (best < 0) return NULL;
-    /* The driver answered with a function that it does not export: what is called behind the hook. */
+    /* The driver returned a function that it does not export: the hook calls this one. */
     if (!has_real(best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
     return (void *)row[best].hook;
 }

@@ -1,4 +1,4 @@
-/* Joins the allocation when the program first uses a GPU, and once more in a child made by fork. */
+/* Joins the allocation when the program first uses a GPU, and again in a forked child. */
 #define _GNU_SOURCE
 #include "hooks/init.h"
 
@@ -15,10 +15,10 @@
 #include "hooks/hook_table.h"
 #include "timeslice/timeslice.h"
 
-/* Mounted by the node's agent. A container that has it cannot choose another one: the environment is its own. */
+/* Mounted by the node's agent. A container with this mount cannot choose another directory by its environment. */
 #define ALLOCATION         "/etc/gputile/allocation"
 #define USAGE              "/etc/gputile/usage"
-/* Where there is no allocation, for tests and for `gputile selftest`: a directory with both files. */
+/* Without that mount, for tests and for `gputile selftest`: a directory with both files. */
 #define DIRECTORY_VARIABLE "GPUTILE_DIRECTORY"
 
 enum state { UNKNOWN, OPEN, CLOSED };
@@ -26,9 +26,10 @@ static enum state state;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static bool shut(const char *path, const char *wrong) {
-    gputile_log("no GPU for this process: %s: %s. The node's gputile agent writes it before the container starts: "
-                "delete the pod to have it started anew, and look at the agent's log if this comes again.",
-                path, wrong);
+    gputile_log(
+        "no GPU for this process: %s: %s. The node's gputile agent writes this file before the container starts: "
+        "delete the pod to recreate it, and see the agent's log if the error persists.",
+        path, wrong);
     return false;
 }
 
@@ -40,7 +41,7 @@ static bool join(void) {
         snprintf(limits_path, sizeof limits_path, "%s/limits", directory);
         snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
     }
-    /* First, so that no child is made that would share the slot of this process. */
+    /* First, so that no child is forked that would share the slot of this process. */
     if (!gputile_fork_handlers_install()) return shut(usage_path, "a child process could not be counted");
     if ((wrong = gputile_limits_load(limits_path))) return shut(limits_path, wrong);
     if ((wrong = gputile_shared_usage_open(usage_path))) return shut(usage_path, wrong);
@@ -55,7 +56,7 @@ bool gputile_init(void) {
     enum state now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
     if (now != UNKNOWN) return now == OPEN;
     int cancelling;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a thread that goes would take the mutex along */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a cancelled thread would never unlock the mutex */
     pthread_mutex_lock(&mutex);
     if (state == UNKNOWN) __atomic_store_n(&state, join() ? OPEN : CLOSED, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);
@@ -69,10 +70,9 @@ bool gputile_init_checked(void) {
     const char *import = gputile_unknown_import();
     if (!import) return true;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log(
-            "no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
-            "A newer gputile may know it.",
-            import);
+        gputile_log("no GPU for this process: it is linked with %s, and gputile does not know whether that function "
+                    "allocates GPU memory. A newer gputile may support it.",
+                    import);
     return false;
 }
 
@@ -83,7 +83,7 @@ GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
 
 static void in_child(void) {
     pthread_mutex_init(&mutex, NULL);
-    if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
+    if (state == OPEN) state = UNKNOWN; /* the child joins the allocation as a separate process */
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_INIT, .in_child = in_child};

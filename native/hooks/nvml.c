@@ -1,4 +1,4 @@
-/* Answers NVML's questions for memory and for the driver's version, which nvidia-smi and monitors ask. */
+/* Answers queries of NVML for memory and for the CUDA version, which nvidia-smi and monitors send. */
 #include "hooks/nvml.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static int version_by(const char *symbol, int *version) {
     return result;
 }
 
-/* As cuDriverGetVersion has it. */
+/* The same version as that of cuDriverGetVersion. */
 GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return version_by(__func__, version); }
 
 GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return version_by(__func__, version); }

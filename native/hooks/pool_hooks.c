@@ -1,4 +1,4 @@
-/* Counts stream-ordered memory by its pools: an allocation makes room in its pool before the driver is asked. */
+/* Counts stream-ordered memory by its pools: memory is reserved for the pool before the driver is called. */
 #include <stddef.h>
 
 #include "accounting/pools.h"
@@ -46,8 +46,9 @@ static bool is_capturing(CUstream stream, bool per_thread) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
- * graph's node. The pools are locked if this succeeds with a pool, until the allocation has ended. */
+/* Find the pool and reserve memory for it. `need->pool` is NULL if there is nothing to count, since a captured
+ * allocation becomes a node of a graph. If this succeeds with a pool, the pools are locked until the end of the
+ * allocation. */
 static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
     need->pool = NULL;
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
@@ -56,7 +57,7 @@ static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_
     return gputile_pools_begin(handle, stream, need);
 }
 
-/* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
+/* The pool has exceeded the limit by more than its grain: refuse the memory, and trim the pool. */
 static CUresult undo(CUdeviceptr pointer, CUstream stream, int gpu) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);
@@ -105,7 +106,7 @@ GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_
     return end_allocation(result, &need, pointer, stream);
 }
 
-/* Pools return memory to the GPU when the host waits for the device. */
+/* Pools return memory to the GPU when the host synchronises with the device. */
 static CUresult settled(CUresult result) {
     gputile_pools_settle();
     return result;

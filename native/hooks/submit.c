@@ -1,7 +1,8 @@
-/* Lets work for a GPU (kernels, copies, fills) wait for its turn, hands it to the driver, and accounts for it.
+/* Delays work for a GPU (kernels, copies, fills) until its container's turn, passes it to the driver, and accounts for
+ * it.
  *
- * All of these functions take integers and pointers only, of at most 64 bits, so one form serves all with the same
- * number of parameters: what the caller put into registers and onto the stack is handed on as it came.
+ * All of these functions have only integers and pointers of at most 64 bits as parameters. So one form serves all
+ * functions with the same number of parameters: registers and stack are passed on unchanged.
  */
 #include "base/driver.h"
 #include "hooks/current_gpu.h"
@@ -18,7 +19,7 @@ static CUstream stream_of(const word *argument, int position, bool per_thread) {
     return !stream && per_thread ? CU_STREAM_PER_THREAD : stream;
 }
 
-/* What is captured into a graph is not submitted; the graph's launch is. */
+/* Captured work is not submitted; the launch of the graph is. */
 static bool is_captured(CUstream stream) {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult (*ask)(CUstream, int *) = gputile_driver()->cuStreamIsCapturing;
@@ -26,8 +27,8 @@ static bool is_captured(CUstream stream) {
 }
 
 struct submission {
-    CUresult result; /* CUDA_SUCCESS: it may be handed to the driver */
-    int gpu; /* -1: it is no work of a GPU now */
+    CUresult result; /* CUDA_SUCCESS: it may be passed to the driver */
+    int gpu; /* -1: it is not submitted to a GPU now */
 };
 
 static struct submission begin(const word *argument, int position, bool per_thread) {
@@ -68,7 +69,7 @@ static CUresult end(const struct submission *submission) {
 #define ARGUMENTS_10  ARGUMENTS_9, j
 #define ARGUMENTS_11  ARGUMENTS_10, k
 
-/* Each row of the table becomes a function of this library, which waits for the turn, calls the driver's, and accounts.
+/* Each row of the table becomes a hook that waits for the turn, calls the driver's function, and accounts for the work.
  * native/README.md says why this is the one macro that defines functions.
  */
 #define X(name, symbol, since, per_thread, count, position)                                                    \

@@ -1,5 +1,5 @@
-/* Answers dlsym and cuGetProcAddress, by which programs find the driver's functions: with this library's function where
- * it has one, with the driver's where the public API names it, and not at all for what is not known. */
+/* Hooks dlsym and cuGetProcAddress, by which programs find the driver's functions. They return this library's hook if
+ * there is one, the driver's function if it is public, and nothing for unknown names. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/nvml.h"
 
-/* Say it once for a name; there are not many of them. */
+/* Log each name once; there are few. */
 static void log_refused(const char *name) {
     enum { MOST = 64 };
     static const char *said[MOST];
@@ -20,14 +20,15 @@ static void log_refused(const char *name) {
         const char *copy = strdup(name);
         if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
             return;
-        gputile_log("%s is refused: this driver is newer than gputile, which cannot tell whether it takes GPU memory. "
-                    "A newer gputile may know it.",
-                    name);
+        gputile_log(
+            "%s is refused: the driver is newer than gputile, which does not know whether this function allocates GPU "
+            "memory. A newer gputile may support it.",
+            name);
         return;
     }
 }
 
-/* dlsym's answer for what is ours to answer; NULL leaves the question, with `*name` perhaps another one, to dlsym. */
+/* The result of dlsym if this library has one; NULL leaves the call, perhaps with a changed `*name`, to dlsym. */
 static void *answer(const char **name) {
     static const char refused[] = "refused_by_gputile";
     if (!*name) return NULL;
@@ -37,12 +38,13 @@ static void *answer(const char **name) {
     if (hook) gputile_pin_driver();
     if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
         log_refused(*name);
-        *name = refused; /* which dlsym does not find either, so that dlerror has something to say */
+        *name = refused; /* dlsym does not find this name either, so that dlerror has a message */
     }
     return hook;
 }
 
-/* In `next`, which asks from whose code is called: the caller's frame must be gone. See the assembly below. */
+/* For RTLD_NEXT dlsym must see its caller's return address, so the caller's frame must be gone: see the assembly
+ * below. */
 struct choice {
     void *answer, *next;
 };
@@ -56,8 +58,8 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
     return choice;
 }
 
-/* RTLD_NEXT means the object after the caller's: dlsym looks at its return address. So the real one is not called from
- * here but jumped to, with the caller's stack and arguments, and sees the caller. */
+/* RTLD_NEXT means the object after the caller's, which dlsym finds by its return address. So the real dlsym is not
+ * called but jumped to, with the caller's stack and arguments. */
 #define TRAMPOLINE_X86_64(function, versioned)                                              \
     __asm__(".text\n.globl " #function "\n.type " #function ", @function\n" #function ":\n" \
             ".byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */                                  \
@@ -79,7 +81,7 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
             "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/* Sanitizers call dlsym before anything that they instrument can run. */
+/* Sanitizers call dlsym before instrumented code can run. */
 #elif defined(__x86_64__)
 TRAMPOLINE_X86_64(dlsym, 0)
 TRAMPOLINE_X86_64(dlvsym, 1)
@@ -113,7 +115,7 @@ CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status);
 CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status);
 
-/* The driver's cuGetProcAddress, in one of its forms. */
+/* One of the forms of the driver's cuGetProcAddress. */
 typedef CUresult (*ask_driver)(const char *name, void **function, int version, cuuint64_t flags, int *status);
 
 static CUresult ask_1(const char *name, void **function, int version, cuuint64_t flags, int *status) {
@@ -129,8 +131,8 @@ static CUresult ask_2_ptsz(const char *name, void **function, int version, cuuin
     return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
 }
 
-/* A form of a function that is newer than this library has other parameters. Who asks for it gets neither it, since
- * nobody knows what it takes, nor an older one, which would be called with the new parameters. */
+/* A form of a function that is newer than this library has other parameters. A program gets neither this form, since
+ * its allocations are unknown, nor an older one, which it would call with the new parameters. */
 static CUresult look_up(ask_driver ask, const char *name, void **function, int version, cuuint64_t flags, int *status) {
     void *newest;
     int ignored, known = at_most_known(version);
@@ -159,7 +161,7 @@ GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **functi
     return look_up(ask_2_ptsz, name, function, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
 }
 
-/* A CUDA runtime that is newer than this library says that the driver is too old, as it does for an old driver. */
+/* For a CUDA runtime that is newer than this library: it then reports that the driver is too old. */
 GPUTILE_EXPORT CUresult cuDriverGetVersion(int *version) {
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     gputile_pin_driver();

@@ -1,6 +1,5 @@
-/* Counts physical memory of the virtual memory management from cuMemCreate until neither a handle nor a mapping refers
- * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody
- * tells when imports end. */
+/* Counts physical memory from cuMemCreate until no handle and no mapping refers to it. An imported handle is not
+ * counted, since its creator is charged. Exporting adds no reference, since the end of imports is unknown. */
 #include "accounting/allocation_table.h"
 #include "accounting/gpus.h"
 #include "accounting/memory_location.h"
@@ -21,7 +20,7 @@ GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
     if (gputile_on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
     CUdevice device = gputile_device_at(&prop->location);
-    if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
+    if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a location that this library does not know */
     int gpu = gputile_gpu_of_device(device);
     if (gpu < 0) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = gputile_reserve_or_trim(gpu, bytes);
@@ -47,12 +46,12 @@ GPUTILE_EXPORT CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset,
     bool counted = gputile_allocation_add_reference(GPUTILE_PHYSICAL, handle);
     CUresult result = CALL_REAL(cuMemMap, cuMemMap, start, bytes, offset, handle, flags);
     if (counted && result != CUDA_SUCCESS) unreference(handle);
-    else if (result == CUDA_SUCCESS) /* those of imports too, so that unmapping a range finds the next */
+    else if (result == CUDA_SUCCESS) /* those of imports too, so that unmapping a range finds the next mapping */
         gputile_allocation_add((struct gputile_allocation){GPUTILE_MAPPING, start, -1, bytes, counted ? handle : 0, 1});
     return result;
 }
 
-/* A range may cover several mappings, each as it was made. */
+/* A range may cover several complete mappings. */
 GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
     struct gputile_allocation mapping;
     CUresult result = CALL_REAL(cuMemUnmap, cuMemUnmap, start, bytes);
@@ -65,13 +64,12 @@ GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
     return result;
 }
 
-/* A part of a sparse array would keep memory whose handle is released, until another call, or none, takes it out. */
+/* A part of a sparse array would keep memory after its handle is released, until another call unmaps it. */
 static CUresult no_part(void) {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log(
-            "cuMemMapArrayAsync is refused: memory mapped into a sparse array cannot be counted. Arrays without "
-            "CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING have their memory from the start.");
+        gputile_log("cuMemMapArrayAsync is refused, since memory that is mapped into a sparse array cannot be counted. "
+                    "Create arrays without CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING instead.");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -1,4 +1,4 @@
-/* Answers the driver's questions for a GPU's memory with what the container may have of it. */
+/* Answers queries for a GPU's memory with the container's limit. */
 #include "hooks/visible_memory.h"
 
 #include <stddef.h>
@@ -43,7 +43,7 @@ GPUTILE_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* Of CUDA before 3.2: 32 bits. */
+/* The form of CUDA before 3.2, with 32 bits. */
 GPUTILE_EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total) {
     size_t wide_available, wide_total;
     CUresult result = cuMemGetInfo_v2(&wide_available, &wide_total);

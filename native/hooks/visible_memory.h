@@ -1,10 +1,10 @@
-/* A GPU as the container sees it: with the memory that it was given. */
+/* The memory of a GPU as the container sees it: its limit. */
 #ifndef GPUTILE_VISIBLE_MEMORY_H
 #define GPUTILE_VISIBLE_MEMORY_H
 
 #include <stdint.h>
 
-/* Bytes: what the container may have of a GPU of `total`, and what it can still get of `available`. */
+/* The total and the free bytes that a container sees of a GPU with `total` bytes, of which `available` are free. */
 void gputile_visible_memory(int gpu, uint64_t total, uint64_t available, uint64_t *shown_total, uint64_t *shown_free);
 
 #endif

@@ -1,4 +1,5 @@
-/* Simulates every way to device memory that is counted: linear, pitched, managed, pools, virtual memory, arrays, imports. */
+/* Simulates every way to device memory that is counted: linear, pitched, managed, pools, virtual memory, arrays,
+ * imports. */
 #include "simulated/simulated.h"
 #include <stdlib.h>
 #include <string.h>

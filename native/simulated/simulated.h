@@ -1,7 +1,7 @@
 /* A libcuda.so.1 without a GPU: memory is counted and GPUs take their time, for all processes of a machine together.
  *
- * The environment variable GPUTILE_FAKE_CUDA names the machine's file (simulated_gpus.py makes it), which every
- * process maps. What a process held is given back when it dies, as the kernel driver would.
+ * The environment variable GPUTILE_FAKE_CUDA names the machine's file (tests/fakes/cuda.py creates it), which every
+ * process maps. A dead process's memory is freed, as the kernel driver does.
  */
 #ifndef GPUTILE_SIMULATED_H
 #define GPUTILE_SIMULATED_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CUDA_ERROR_INVALID_CONTEXT = 201, CUDA_ERROR_INVALID_HANDLE = 400, CUDA_ERROR_NO_BINARY = 209 };
+enum { CUDA_ERROR_INVALID_CONTEXT = 201, CUDA_ERROR_INVALID_HANDLE = 400 };
 #define SIMULATED_MIB ((size_t)1 << 20)
 #define POOL_CHUNK    (32 * SIMULATED_MIB)
 #define EXPORT        __attribute__((visibility("default")))

@@ -1,15 +1,15 @@
 /* Keeps the account without a lock, by atomic changes of one word.
  *
- * One word in the file that the container's processes share says when its next turn may begin. A process that begins a
- * turn moves that moment on by what the turn is taken to cost, by the container's share of the GPU, and corrects it at
- * the end. So whatever the number of processes, they have no more than the share together, and one that is killed at
- * any point has paid for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
+ * The word, in the file that the container's processes share, is the time at which the container's next turn may begin.
+ * A process that begins a turn advances it by the turn's estimated cost, which depends on the container's share of the
+ * GPU, and corrects it at the end. So all processes together get at most the share, and a process that is killed has
+ * already paid for its turn. The clock is CLOCK_MONOTONIC, in nanoseconds.
  */
 #include "timeslice/account.h"
 
 #include "accounting/shared_usage.h"
 
-#define MOST_OWED (10000 * TIMESLICE_MS) /* a process that was stopped did not work all that time */
+#define MOST_OWED (10000 * TIMESLICE_MS) /* a process that was stopped did not work the whole time */
 
 static uint64_t unshared[GPUTILE_MOST_GPUS];
 

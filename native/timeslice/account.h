@@ -1,4 +1,4 @@
-/* The container's account of a GPU's time, for when no arbiter keeps it: one for all of its processes. */
+/* The container's account of a GPU's time while no arbiter runs, shared by all processes of the container. */
 #ifndef GPUTILE_TIMESLICE_ACCOUNT_H
 #define GPUTILE_TIMESLICE_ACCOUNT_H
 
@@ -7,14 +7,16 @@
 
 #include "timeslice/gpu.h"
 
-/* Begin a turn of `length`: `paid` is what it cost; or false, and it may be tried again `at` a moment. */
+/* Begin a turn of `length`, and set `paid` to its cost. If that is not possible yet, set `at` to the time for the next
+ * attempt, and return false. */
 bool timeslice_account_begin(const struct timeslice_gpu *gpu, uint64_t length, uint64_t now, uint64_t *paid,
                              uint64_t *at);
 
-/* Say how long it was, now and again. */
+/* Correct the cost of the turn so far. */
 void timeslice_account_correct(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t *paid);
 
-/* Take note of a turn that the arbiter gave: processes without one wait for what it cost, a quantum's at most. */
+/* Record a turn granted by the arbiter: processes without an arbiter then wait for its cost, at most that of a
+ * quantum. */
 void timeslice_account_note(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t now);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sends and receives the messages of 32 bytes, without ever waiting for the arbiter. */
+/* Sends and receives messages of 32 bytes, and never waits for the arbiter. */
 #define _GNU_SOURCE
 #include "timeslice/arbiter_link.h"
 
@@ -40,7 +40,7 @@ void arbiter_link_close(struct arbiter_link *link) {
 static void send_message(struct arbiter_link *link, const struct arbiter_message *message) {
     unsigned char bytes[ARBITER_MESSAGE_BYTES];
     put(bytes, message);
-    /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
+    /* A message is much smaller than the socket's buffer: if it does not fit, the arbiter does not read. */
     if (!gputile_guarded_fd_is_ours(&link->socket) ||
         send(link->socket.fd, bytes, ARBITER_MESSAGE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != ARBITER_MESSAGE_BYTES)
         arbiter_link_close(link);

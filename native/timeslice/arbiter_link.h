@@ -1,4 +1,5 @@
-/* The connection to the node's arbiter; docs/reference/arbiter-protocol.md has the protocol. The keeper alone uses it. */
+/* The connection to the node's arbiter, for the keeper only; docs/reference/arbiter-protocol.md defines the
+ * protocol. */
 #ifndef GPUTILE_ARBITER_LINK_H
 #define GPUTILE_ARBITER_LINK_H
 
@@ -16,14 +17,13 @@ struct arbiter_link {
     unsigned char buffer[512];
 };
 
-/* Connect and greet; false if nobody is there. */
+/* Connect and send HELLO; false if no arbiter listens. */
 bool arbiter_link_open(struct arbiter_link *link, const char *path);
 void arbiter_link_close(struct arbiter_link *link);
-/* Say which number a GPU of the limits has here. */
+/* Assign a number to a GPU of the limits. */
 void arbiter_link_gpu(struct arbiter_link *link, unsigned gpu, const char *uuid);
 void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned gpu, uint32_t turn, uint64_t a, uint64_t b);
-/* Take the next message that has come; false if there is none, or the connection has ended (its descriptor is -1 then).
- */
+/* Receive the next message; false if there is none, or if the connection has ended (its descriptor is then -1). */
 bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message);
 
 #endif

@@ -1,5 +1,5 @@
-/* Waiting for the work of a context, which must not be done while one of its streams captures a graph: the capture
- * would be lost. So captures are counted, and one that begins waits for those who wait. */
+/* Waits for the work of a context. That would invalidate a graph capture of its streams, so captures are counted, and a
+ * capture begins only when no thread waits. */
 #ifndef GPUTILE_TIMESLICE_CAPTURES_H
 #define GPUTILE_TIMESLICE_CAPTURES_H
 
@@ -7,16 +7,17 @@
 
 #include "base/cuda_types.h"
 
-/* 1 before a call that begins to capture a graph, -1 after it if it failed, and -1 after one that ends a capture. */
+/* Call with 1 before a call that begins a capture, with -1 if that call failed, and with -1 after the end of a
+ * capture. */
 void timeslice_count_capture(int change);
 
-/* Whether a capture is going on somewhere in this process. */
+/* Whether a capture is in progress in this process. */
 bool timeslice_capturing(void);
 
-/* Wait for the calling thread's context; false if a capture is in the way. */
+/* Wait for the calling thread's context; false if a capture prevents it. */
 bool timeslice_wait_for_current(void);
 
-/* Wait for a context that is current, by an event of its own or without (NULL); false if a capture is in the way. */
+/* Wait for a context that is current, by its event or without one (NULL); false if a capture prevents it. */
 bool timeslice_wait_for(CUcontext context, CUevent event);
 
 #endif

@@ -1,5 +1,5 @@
-/* The drainers: a thread for each GPU, which waits until the GPU has done what was submitted, and tells how far it
- * is. */
+/* The drainers: one thread per GPU, which waits until the GPU has finished the submitted work, and publishes its
+ * progress. */
 #ifndef GPUTILE_TIMESLICE_DRAINER_H
 #define GPUTILE_TIMESLICE_DRAINER_H
 
@@ -7,13 +7,13 @@
 
 #include "timeslice/gpu.h"
 
-/* Have the drainer follow the GPU, or not; false if there is none and it cannot be started. */
+/* Start or stop watching the GPU; false if there is no drainer and none can be started. */
 bool timeslice_watch(struct timeslice_gpu *gpu, bool watch);
 
-/* Wait until no drainer uses the driver any more, at most for a fifth of a second. */
+/* Wait until no drainer uses the driver, for at most a fifth of a second. */
 void timeslice_drainers_leave(void);
 
-/* Before a context is destroyed: nothing in here uses it any more when this returns. Any thread. */
+/* Call before a context is destroyed, from any thread: when this returns, no drainer uses the context. */
 void timeslice_forget_context(void *context);
 
 #endif

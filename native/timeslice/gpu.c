@@ -1,4 +1,4 @@
-/* Keeps the GPUs of this process, and opens and shuts the gate of each. */
+/* Defines the state of this process's GPUs, and opens and closes their gates. */
 #define _GNU_SOURCE
 #include "timeslice/gpu.h"
 
@@ -19,7 +19,7 @@ uint64_t timeslice_quantum(void) { return __atomic_load_n(&timeslice_process.qua
 
 void timeslice_wake_keeper(void) {
     if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0)
-        return; /* full: it is awake */
+        return; /* the buffer is full, so the keeper is awake */
 }
 
 void timeslice_set_gate(struct timeslice_gpu *gpu, enum timeslice_gate gate, uint64_t end) {
@@ -36,10 +36,10 @@ bool timeslice_drained(struct timeslice_gpu *gpu) {
 }
 
 static void in_child(void) {
-    /* The descriptors are the parent's: its end must be seen even while this process lives. */
+    /* Close the parent's descriptors: the arbiter must notice the parent's end even while this process lives. */
     gputile_guarded_fd_close(&timeslice_process.wake);
     gputile_guarded_fd_close(&timeslice_process.woken);
-    timeslice_process.count = 0; /* the GPUs' locks may be those of threads that are not here */
+    timeslice_process.count = 0; /* the locks may be held by threads that the child does not have */
     timeslice_process.ended = timeslice_process.running = timeslice_process.threadless = false;
 }
 

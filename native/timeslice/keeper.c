@@ -1,4 +1,4 @@
-/* Decides what is due with each GPU, with the arbiter and without one, and makes no driver calls. */
+/* Manages the turns of each GPU, with or without an arbiter. It makes no driver calls. */
 #define _GNU_SOURCE
 #include "timeslice/keeper.h"
 
@@ -17,16 +17,16 @@
 #include "timeslice/threads.h"
 
 #define CONNECT_EVERY    (250 * TIMESLICE_MS)
-#define ANSWER_WITHIN    (1000 * TIMESLICE_MS) /* an arbiter that says nothing for so long is gone */
+#define ANSWER_WITHIN    (1000 * TIMESLICE_MS) /* without an answer for this time, the arbiter counts as ended */
 #define ASK_AGAIN        (250 * TIMESLICE_MS)
 #define GIVE_BACK_IDLE   (1 * TIMESLICE_MS)
-#define LOOK_EVERY       (2 * TIMESLICE_MS) /* where the program has closed what wakes the keeper */
+#define LOOK_EVERY       (2 * TIMESLICE_MS) /* if the program has closed the sockets that wake the keeper */
 #define GIVE_UP_DRAINING (2000 * TIMESLICE_MS)
 #define NEVER            UINT64_MAX
 
 static struct arbiter_link arbiter = {.socket = GPUTILE_GUARDED_FD_NONE};
 static uint64_t connect_at;
-static bool alone; /* there was no arbiter when one was looked for last */
+static bool alone; /* the last attempt to connect found no arbiter */
 
 static uint64_t share_of(const struct timeslice_gpu *gpu) { return __atomic_load_n(&gpu->share, __ATOMIC_RELAXED); }
 static unsigned number_of(const struct timeslice_gpu *gpu) { return (unsigned)(gpu - timeslice_process.gpu); }
@@ -47,7 +47,7 @@ static void begin(struct timeslice_gpu *gpu, uint64_t length, uint64_t now) {
     timeslice_set_gate(gpu, length ? TIMESLICE_METERED : TIMESLICE_WIDE, now + length);
 }
 
-/* A turn without end gets one, or one with an end another. */
+/* Set the end of a turn, or change it. */
 static void limit(struct timeslice_gpu *gpu, uint64_t end) {
     if (!timeslice_watch(gpu, true)) timeslice_process.threadless = true;
     timeslice_set_gate(gpu, TIMESLICE_METERED, end);
@@ -58,7 +58,7 @@ static void shut(struct timeslice_gpu *gpu, uint64_t now) {
     gpu->state = TIMESLICE_ENDING, gpu->due = gpu->ending_since = now;
 }
 
-/* The arbiter knows that this GPU is wanted, and has to say something before long. */
+/* The arbiter knows that this process wants the GPU, and must answer soon. */
 static uint64_t ask(struct timeslice_gpu *gpu, uint64_t now) {
     arbiter.heard = now;
     gpu->state = TIMESLICE_ASKED;
@@ -82,7 +82,7 @@ static void finish(struct timeslice_gpu *gpu, uint64_t now) {
     gpu->paid = 0;
 }
 
-/* Without an arbiter: a turn when the container's account allows one. */
+/* Without an arbiter, begin a turn when the container's account permits one. */
 static void begin_alone(struct timeslice_gpu *gpu, uint64_t now) {
     uint64_t at, length = share_of(gpu) < TIMESLICE_WHOLE ? timeslice_quantum() : 0;
     if (length && !timeslice_account_begin(gpu, length, now, &gpu->paid, &at)) {
@@ -93,7 +93,7 @@ static void begin_alone(struct timeslice_gpu *gpu, uint64_t now) {
     begin(gpu, length, now);
 }
 
-/* A turn that lasts longer than it was taken to is paid for as it goes. */
+/* Charge a turn that lasts longer than estimated while it continues. */
 static void pay_on(struct timeslice_gpu *gpu, uint64_t now) {
     uint64_t spent = now - gpu->since + timeslice_quantum() / 2, before = gpu->paid;
     if (!gpu->local || !before) return;
@@ -102,11 +102,11 @@ static void pay_on(struct timeslice_gpu *gpu, uint64_t now) {
 
 static bool is_done(struct timeslice_gpu *gpu, uint64_t now) {
     if (timeslice_drained(gpu) || now - gpu->ending_since >= GIVE_UP_DRAINING) return true;
-    /* During a capture nobody can tell; what was submitted before is no more than a part of a quantum. */
+    /* During a capture this is unknown; the work that was submitted before is at most a part of a quantum. */
     return timeslice_capturing() && now - gpu->ending_since >= timeslice_quantum() / 4;
 }
 
-/* Do what is due with a GPU; return when to look again. */
+/* Process a GPU; return when to process it again. */
 static uint64_t step(struct timeslice_gpu *gpu, uint64_t now) {
     uint64_t end;
     switch (gpu->state) {
@@ -154,14 +154,14 @@ static void read_shares(void) {
     __atomic_store_n(&timeslice_process.quantum, found, __ATOMIC_RELAXED);
 }
 
-/* There is an arbiter, or none any more: turns that were begun under the other rule end soon. */
+/* The arbiter has appeared or ended: end the turns that began under the other rule. */
 static void change_rule(uint64_t now) {
     for (unsigned i = 0; i < timeslice_process.count; i++) {
         struct timeslice_gpu *gpu = &timeslice_process.gpu[i];
         bool wide = __atomic_load_n(&gpu->gate, __ATOMIC_RELAXED) == TIMESLICE_WIDE;
         if (gpu->state == TIMESLICE_ASKED) gpu->state = TIMESLICE_NONE;
         if (gpu->state == TIMESLICE_HELD || gpu->state == TIMESLICE_ENDING) {
-            /* What was had before is settled with the other one: a turn without end may have lasted for hours. */
+            /* Do not charge the time before, since a turn without end may have lasted for hours. */
             if (!gpu->local) gpu->since = now, __atomic_store_n(&gpu->idle, 0, __ATOMIC_RELAXED);
             gpu->local = true;
         }
@@ -214,7 +214,7 @@ static void attend(uint64_t now) {
     if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
-/* Without a drainer nobody can tell what a GPU has done: those who submit have to wait themselves (threadless.h). */
+/* Without a drainer a GPU's progress is unknown: submitting threads must wait themselves (threadless.h). */
 static void end_without_drainer(void) {
     arbiter_link_close(&arbiter);
     timeslice_threads_failed();

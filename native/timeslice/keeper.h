@@ -1,10 +1,10 @@
-/* The keeper: asks for turns, opens and shuts the gates, and gives turns back. One thread in the process. */
+/* The keeper, one thread of the process: requests turns, opens and closes the gates, and returns turns. */
 #ifndef GPUTILE_TIMESLICE_KEEPER_H
 #define GPUTILE_TIMESLICE_KEEPER_H
 
 #include <stdbool.h>
 
-/* Start it; false if it cannot be, or there was a drainer that could not be and still cannot. */
+/* Start the keeper; false if it, or a drainer that could not be started before, cannot be started. */
 bool timeslice_keeper_start(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads and parses the file, of which no more is believed than a whole file of this version says. */
+/* Reads and parses the file; only a complete file of this version is used. */
 #define _GNU_SOURCE
 #include "timeslice/share_file.h"
 

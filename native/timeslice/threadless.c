@@ -12,7 +12,7 @@
 #define TRY_AGAIN     (1000 * TIMESLICE_MS)
 #define LONGEST_SLEEP (20 * TIMESLICE_MS)
 
-static uint64_t again_at; /* when threads may be had again */
+static uint64_t again_at; /* when to try again to start threads */
 static _Thread_local uint64_t since, paid;
 
 bool timeslice_threads_missing(void) { return __atomic_load_n(&again_at, __ATOMIC_ACQUIRE) > timeslice_now(); }
@@ -21,10 +21,10 @@ void timeslice_threads_failed(void) {
     static bool said;
     __atomic_store_n(&again_at, timeslice_now() + TRY_AGAIN, __ATOMIC_RELEASE);
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("this process can start no threads: each piece of its GPU work is waited for, and it keeps to its "
-                    "container's "
-                    "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in "
-                    "its seccomp profile.");
+        gputile_log(
+            "this process can start no threads, so it waits for each piece of its GPU work to keep to its container's "
+            "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in "
+            "its seccomp profile.");
 }
 
 bool timeslice_threadless_before(struct timeslice_gpu *gpu) {
@@ -39,7 +39,7 @@ bool timeslice_threadless_before(struct timeslice_gpu *gpu) {
 }
 
 void timeslice_threadless_after(struct timeslice_gpu *gpu) {
-    /* During a capture nobody may wait for a context: a quantum stays charged. */
+    /* During a capture no thread may wait for a context, so a quantum stays charged. */
     if (timeslice_wait_for_current()) timeslice_account_correct(gpu, timeslice_now() - since, &paid);
 }
 

@@ -1,4 +1,4 @@
-/* Turns without threads: where the process may start none, who submits waits and measures itself, call by call. */
+/* Turns without threads: if the process cannot start threads, each submitting call waits and measures itself. */
 #ifndef GPUTILE_TIMESLICE_THREADLESS_H
 #define GPUTILE_TIMESLICE_THREADLESS_H
 
@@ -6,13 +6,13 @@
 
 #include "timeslice/gpu.h"
 
-/* Whether a thread could not be started a moment ago. */
+/* Whether a thread could not be started recently. */
 bool timeslice_threads_missing(void);
 
-/* Take note that a thread could not be started, and tell the user once. */
+/* Record that a thread could not be started, and log it once. */
 void timeslice_threads_failed(void);
 
-/* Around a submission then; `before` is false if there is nothing to keep to. */
+/* Called around a submission in this case; `before` is false if there is no limit. */
 bool timeslice_threadless_before(struct timeslice_gpu *gpu);
 void timeslice_threadless_after(struct timeslice_gpu *gpu);
 

@@ -16,7 +16,7 @@ bool timeslice_start_thread(void *(*body)(void *), void *argument) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     gputile_pthread_attr_setstacksize(&attributes, STACK);
-    sigfillset(&all); /* signals are the application's */
+    sigfillset(&all); /* the application's threads handle signals */
     gputile_pthread_sigmask(SIG_SETMASK, &all, &before);
     bool made = gputile_pthread_create(&thread, &attributes, body, argument) == 0;
     gputile_pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -12,7 +12,7 @@ from tests.chart.helmcli import HelmFailed, of_kind, pod_specs, render
 from tests.unit.docs.named_commands import shell_commands
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-PAGES = ("getting-started.md", "install.md", "migrate.md", "troubleshooting.md")
+PAGES = ("getting-started.md", "laptop.md", "install.md", "migrate.md", "troubleshooting.md")
 
 
 def _values(page: str) -> list[list[str]]:
@@ -34,7 +34,7 @@ def test_the_chart_renders_with_the_values_of_the_page(page: str) -> None:
 
 
 def test_the_pages_that_install_have_values() -> None:
-    assert all(_values(page) for page in PAGES[:3])
+    assert all(_values(page) for page in PAGES[:4])
 
 
 def test_a_trial_leaves_other_nodes_alone() -> None:

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
-from gputile.api.gpu_time import GpuTimePolicy, parse_policy
-from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
+from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL, GpuTimePolicy, parse_policy
 from gputile.api.workloads import DaemonSet, Deployment, ServiceAccount
 from gputile.tools.views.rollout import missing_components, name_of
 from gputile.version import VERSION

@@ -15,7 +15,7 @@ from gputile.api.core import Pod
 from gputile.api.webhooks import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import NodeApplied
@@ -70,8 +70,8 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
         ledger.apply(NodeApplied(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu")))
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     evictable = EvictablePods(lambda uid: ledger.booking(uid) is not None)
-    feed, clock = Informer(ledger, lambda _: None, (evictable,)), BinderClock(lambda: 0.0, lambda: 1)
-    binder = Binder(engine, cluster, clock)
+    feed = Informer(ledger, lambda _: None, (evictable,))
+    binder = Binder(engine, cluster, lambda: 0.0, lambda: 1)
     verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, evictable=evictable)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
@@ -101,7 +101,7 @@ def kept_of(pods: Iterator[Pod], placement: Literal["binpack", "packing"]) -> in
     ledger = Ledger(Configuration(placement=placement))
     ledger.apply(NodeApplied(gpu_node("n", gpus=8, mode="cgpu")))
     engine = PlacementEngine(ledger, prices_later=True)
-    binder = Binder(engine, ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1))
+    binder = Binder(engine, ModelCluster(lambda: Fate.OK), lambda: 0.0, lambda: 1)
     verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, evictable=EvictablePods(lambda _: False))
     tracemalloc.start()
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gangs import gang_searches
+from gputile.controlplane.controller import gang_searches
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, plan_gang
@@ -16,7 +16,7 @@ from gputile.kube.objects import Applied, Deleted
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import gpu_node, pod
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, Bench, member, placed, said
+from tests.unit.controlplane.controller.test_gang_planner import BORN, Bench, member, placed, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 

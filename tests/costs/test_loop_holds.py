@@ -14,7 +14,7 @@ from gputile.kube.objects import Applied, Replaced
 from tests.costs.calls import calls
 from tests.fakes.corebuilders import gpu_node
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import member
+from tests.unit.controlplane.controller.test_gang_planner import member
 from tests.unit.tools.simulator.builders import node, pod
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import grpc
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, HANDOVER_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.node_config import MODE_RESOURCES
-from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.fakes.grpcservices import Stub
 from tests.localcluster.binaries import skip_or_fail
+from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import (
@@ -34,7 +35,7 @@ from tests.localcluster.gputile import (
 )
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
 from tests.localcluster.node import Outfit, RealNode
-from tests.localcluster.processes import PATIENCE_S
+from tests.localcluster.processes import PATIENCE_S, Process
 
 ON_NODE = {
     "hostNetwork": True,
@@ -134,9 +135,8 @@ class ServedNode:
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
         """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
-        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
+            listed = Stub("v1", "PodResourcesLister", channel).List(pb.ListPodResourcesRequest(), timeout=PATIENCE_S)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
@@ -335,6 +335,16 @@ def restart_kubelet(here: GpuNode) -> None:
     """Kill the kubelet, and start it again."""
     here.node.kubelet.kill()
     here.node.kubelet.start()
+
+
+def replace(here: GpuNode, older: Process, younger: Process, url: str) -> None:
+    """Have another agent take over, which serves at ``url``, as in an upgrade."""
+    younger.start()
+    here.plane.wait(lambda: is_ready(url), "the younger agent")
+    here.plane.wait(
+        lambda: HANDOVER_ANNOTATION not in here.node.object()["metadata"].get("annotations", {}), "the node to be open"
+    )
+    older.stop()
 
 
 def restart_all(here: GpuNode) -> None:

@@ -37,6 +37,7 @@ from tests.e2e.node import (
     probe_container,
     probe_pod,
     probe_pod_of,
+    replace,
     runs,
 )
 from tests.fakes import gpushare_client
@@ -198,6 +199,35 @@ def registered(here: GpuNode, resource: str) -> bool:
     """Return whether the kubelet has written down devices of a resource."""
     path = here.node.device_plugins / "kubelet_internal_checkpoint"
     return path.exists() and bool(json.loads(path.read_text())["Data"]["RegisteredDevices"].get(resource))
+
+
+ANOTHER_FORMAT = """
+from gputile.support import files
+
+read = files.read_whole
+files.read_whole = lambda path, most: b"v3" if path.name == "kubelet_internal_checkpoint" else read(path, most)
+"""
+
+
+@pytest.mark.requirement("B1", "L2")
+def test_a_kubelet_with_another_format_of_checkpoint(shared: GpuNode, namespace: str, tmp_path: Path) -> None:
+    """What runs goes on, and what is new starts by the kubelet's list; a pod with an init container waits."""
+    shared.create(namespace, probe_pod("before", {GPU_MEMORY: 2}))
+    shared.wait_running(1, namespace)
+    (tmp_path / "sitecustomize.py").write_text(ANOTHER_FORMAT)
+    younger, url = shared.agent.successor({"PYTHONPATH": str(tmp_path)})
+    with younger:
+        replace(shared, shared.agent.process, younger, url)
+        inits = [probe_container("init", {GPU_MEMORY: 2}, once=True)]
+        waits = probe_pod_of("waits", [probe_container("main", {GPU_MEMORY: 2})], initContainers=inits)
+        shared.create(namespace, probe_pod("listed", {GPU_MEMORY: 3}), waits)
+        pods = {pod["metadata"]["name"] for pod in shared.wait_running(2, namespace)}
+        assert pods == {"before", "listed"}
+        shared.plane.wait(lambda: "checkpoint cannot be read" in events(shared, namespace), "the event that says why")
+        replace(shared, younger, shared.agent.process, shared.agent.url)
+    shared.wait_running(3, namespace)
+    shared.wait_agreement(namespace)
+    assert assert_nothing_over_allocated(shared.plane) >= 3
 
 
 def hostile(name: str) -> dict[str, object]:

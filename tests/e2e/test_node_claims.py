@@ -17,7 +17,6 @@ from gputile.api.well_known import (
     CLAIMS_LABEL,
     GPU_CLASS,
     GPU_MEMORY,
-    HANDOVER_ANNOTATION,
     MODE_LABEL,
     SHARE_CLASS,
     Mode,
@@ -36,15 +35,15 @@ from tests.e2e.node import (
     probe_container,
     probe_pod,
     probe_pod_of,
+    replace,
     restart_all,
     restart_kubelet,
     told,
 )
 from tests.e2e.walkthrough import steps_of
-from tests.localcluster.client import ApiError, is_ready
+from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES
-from tests.localcluster.processes import Process
 
 pytestmark = pytest.mark.requirement("B8")
 
@@ -207,16 +206,6 @@ def test_pods_start_whoever_is_killed(node: GpuNode, namespace: str) -> None:
     replace(node, younger, node.agent.process, node.agent.url)
     node.agent.kill_agent()
     end(node, namespace)
-
-
-def replace(here: GpuNode, older: Process, younger: Process, url: str) -> None:
-    """Have another agent take over, which serves at ``url``, as in an upgrade."""
-    younger.start()
-    here.plane.wait(lambda: is_ready(url), "the younger agent")
-    here.plane.wait(
-        lambda: HANDOVER_ANNOTATION not in here.node.object()["metadata"].get("annotations", {}), "the node to be open"
-    )
-    older.stop()
 
 
 def container_id(pod: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gputile.api.core import Container, Pod
 from gputile.api.quantity import parse_count
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 

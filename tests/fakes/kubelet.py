@@ -16,17 +16,16 @@ import grpc
 from grpc import aio
 
 from gputile.api.core import Container, Pod
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import podresources_v1_pb2 as listed
+from gputile.node.gateway import kubelet_pb2 as pb
 from tests.fakes.devicemanager import AdmissionError, DeviceManager, Endpoint
 from tests.fakes.grpcservices import Stub, handlers
 
 QPS, BURST = 100.0, 10  # of the PodResources service
 
 
-def pod_resources(pods: Iterable[Pod], manager: DeviceManager) -> listed.ListPodResourcesResponse:
+def pod_resources(pods: Iterable[Pod], manager: DeviceManager) -> pb.ListPodResourcesResponse:
     """Return what PodResources lists of these pods: no init containers but sidecars."""
-    answer = listed.ListPodResourcesResponse()
+    answer = pb.ListPodResourcesResponse()
     for pod in pods:
         entry = answer.pod_resources.add(name=pod.metadata.name, namespace=pod.metadata.namespace)
         sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
@@ -102,12 +101,11 @@ class Kubelet:
         self.manager.running = lambda uid, container: container in self._containers(uid)
         self._known = known or {}
         registration = aio.server()
-        registration.add_generic_rpc_handlers((handlers(pb.DESCRIPTOR.services_by_name["Registration"], self),))
+        registration.add_generic_rpc_handlers((handlers("v1beta1", "Registration", self),))
         registration.add_insecure_port(f"unix:{self._directory / 'kubelet.sock'}")
         self._socket.unlink(missing_ok=True)
         resources = aio.server()
-        lister = listed.DESCRIPTOR.services_by_name["PodResourcesLister"]
-        resources.add_generic_rpc_handlers((handlers(lister, self),))
+        resources.add_generic_rpc_handlers((handlers("v1", "PodResourcesLister", self),))
         resources.add_insecure_port(f"unix:{self._socket}")
         self._servers = [registration, resources]
         for server in self._servers:
@@ -279,7 +277,7 @@ class Kubelet:
         channel = aio.insecure_channel(
             f"unix:{path}", options=(("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         )
-        stub = Stub(pb.DESCRIPTOR.services_by_name["DevicePlugin"], channel)
+        stub = Stub("v1beta1", "DevicePlugin", channel)
         options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=10.0)
         self._channels.append(channel)
         self.manager.endpoints[resource] = Endpoint(stub, options)
@@ -303,9 +301,9 @@ class Kubelet:
 
     async def List(
         self,
-        request: listed.ListPodResourcesRequest,
+        request: pb.ListPodResourcesRequest,
         context: aio.ServicerContext,  # type: ignore[type-arg]
-    ) -> listed.ListPodResourcesResponse:
+    ) -> pb.ListPodResourcesResponse:
         self.listings += 1
         now = time.monotonic()
         self._tokens = min(float(BURST), self._tokens + (now - self._filled) * QPS)

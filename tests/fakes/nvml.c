@@ -8,7 +8,6 @@
  *   gpu <i> memory|minor|numa|error <integer>                memory in bytes; error: what every call on it answers
  *   gpu <i> used|busy|celsius|milliwatts <integer>           what it measures: bytes, percent; -1: it does not know
  *   gpu <i> ecc <corrected> <uncorrected>
- *   gpu <i> process <pid> <bytes> <gi> <ci> <mps>            mps: 1 for one that computes through MPS
  *   gpu <i> capability|pcie|mig|rows <integer> <integer>     pcie: generation, width; mig: current, pending
  *                                                            rows: remapping pending, failed
  *   gpu <i> recovery <action>
@@ -38,7 +37,6 @@ enum {
     MOST_GPUS = 64,
     MOST_LINKS = 36,
     MOST_INSTANCES = 8,
-    MOST_PROCESSES = 64,
     MOST_FAILURES = 32,
     MOST_XIDS = 512,
     MOST_HANDLES = 512,
@@ -59,17 +57,9 @@ typedef struct {
     char uuid[96], name[96];
 } Instance;
 typedef struct {
-    uint pid;
-    ulong64 bytes;
-    uint gi, ci;
-    int mps;
-} Process;
-typedef struct {
     char uuid[96], name[96], bus[32];
     ulong64 memory;
     long long used, busy, celsius, milliwatts, ecc[2];
-    int processes;
-    Process process[MOST_PROCESSES];
     int minor, numa, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
@@ -157,9 +147,6 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "pcie")) c->pcie[0] = atoi(w[3]), c->pcie[1] = atoi(w[4]);
     else if (!strcmp(key, "mig")) c->mig[0] = atoi(w[3]), c->mig[1] = atoi(w[4]);
     else if (!strcmp(key, "ecc")) c->ecc[0] = atoll(w[3]), c->ecc[1] = atoll(w[4]);
-    else if (!strcmp(key, "process") && n >= 8 && c->processes < MOST_PROCESSES)
-        c->process[c->processes++] =
-            (Process){(uint)atoi(w[3]), strtoull(w[4], NULL, 10), (uint)atoi(w[5]), (uint)atoi(w[6]), atoi(w[7])};
     else if (!strcmp(key, "rows")) c->rows[0] = atoi(w[3]), c->rows[1] = atoi(w[4]);
     else if (!strcmp(key, "link") && n >= 7 && atoi(w[3]) < MOST_LINKS) {
         Link *l = &c->links[atoi(w[3])];
@@ -498,32 +485,6 @@ int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, ulong64 *co
     if (type < 0 || type > 1 || counter != 1 || c->ecc[type] < 0) return leave(NOT_SUPPORTED);
     *count = (ulong64)c->ecc[type];
     return leave(OK);
-}
-
-typedef struct {
-    uint pid;
-    ulong64 used;
-    uint gi, ci;
-} ProcessInfo;
-
-static int processes(const Gpu *c, int mps, uint *count, ProcessInfo *infos) {
-    uint room = *count, n = 0;
-    for (int i = 0; i < c->processes; i++) {
-        const Process *p = &c->process[i];
-        if (p->mps != mps) continue;
-        if (infos && n < room) infos[n] = (ProcessInfo){p->pid, p->bytes, p->gi, p->ci};
-        n++;
-    }
-    *count = n;
-    return n > room ? INSUFFICIENT_SIZE : OK;
-}
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, uint *count, ProcessInfo *infos) {
-    GPU(device);
-    return leave(processes(c, 0, count, infos));
-}
-int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, uint *count, ProcessInfo *infos) {
-    GPU(device);
-    return leave(processes(c, 1, count, infos));
 }
 
 int nvmlEventSetCreate(void **set) {

@@ -72,17 +72,6 @@ class Link:
 
 
 @dataclass
-class Process:
-    """A process on a GPU; ``mps`` for one that computes through MPS."""
-
-    pid: int
-    bytes: int
-    gi: int = -1
-    ci: int = -1
-    mps: bool = False
-
-
-@dataclass
 class FakeGpu:
     """One GPU; ``error`` is what every call on it answers, 0 for success; -1: it does not measure that."""
 
@@ -103,7 +92,6 @@ class FakeGpu:
     celsius: int = -1
     milliwatts: int = -1
     ecc: tuple[int, int] = (-1, -1)
-    processes: list[Process] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
 
@@ -122,8 +110,6 @@ class FakeGpu:
         yield *gpu, "ecc", *self.ecc
         for name in ("used", "busy", "celsius", "milliwatts"):
             yield *gpu, name, getattr(self, name)
-        for process in self.processes:
-            yield *gpu, "process", process.pid, process.bytes, process.gi, process.ci, int(process.mps)
         if self.mig is not None:
             yield *gpu, "mig", *self.mig
         if self.recovery is not None:

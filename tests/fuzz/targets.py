@@ -43,10 +43,10 @@ from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
+from gputile.node.agent.allocation_state import known_pod
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
-from gputile.node.agent.known_pods import known_pod
-from gputile.node.arbiter import agent_messages, protocol
-from gputile.node.arbiter.agent_messages import (
+from gputile.node.arbiter import messages
+from gputile.node.arbiter.messages import (
     AssignedContainer,
     Assignment,
     GpuClaim,
@@ -354,20 +354,20 @@ TARGETS: Mapping[str, Target] = {
     ),
     **{f"trace-{what}": _trace(file) for what, file in zip(("nodes", "pods", "order", "ranks"), _TRACE, strict=True)},
     "arbiter-message": Target(
-        protocol.decode,
-        (protocol.ProtocolError,),
+        messages.decode,
+        (messages.ProtocolError,),
         (
             *(
-                protocol.Message(kind, a=1, b=2).encode()
-                for kind in (protocol.MessageKind.HELLO, protocol.MessageKind.GPU)
+                messages.Message(kind, a=1, b=2).encode()
+                for kind in (messages.MessageKind.HELLO, messages.MessageKind.GPU)
             ),
-            protocol.Message(protocol.MessageKind.TURN, 1, 2, 3).encode(),
+            messages.Message(messages.MessageKind.TURN, 1, 2, 3).encode(),
         ),
     ),
     "arbiter-usage": Target(
-        lambda line: agent_messages.decode_line(line, agent_messages.Used),
-        (agent_messages.LineError,),
-        (agent_messages.encode_line({"/d/a": {"GPU-a": agent_messages.Spent(5, 2)}}),),
+        lambda line: messages.decode_line(line, messages.Used),
+        (messages.LineError,),
+        (messages.encode_line({"/d/a": {"GPU-a": messages.Spent(5, 2)}}),),
     ),
     "usage-file": Target(
         _placed("usage", lambda path: read_usage(path, 2)),
@@ -381,6 +381,5 @@ TARGETS: Mapping[str, Target] = {
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
-    "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
 }

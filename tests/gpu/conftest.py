@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.node.nvml.probe import NvmlError
 from tests.gpu.neighbour import RealGpu

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pynvml  # type: ignore[import-untyped]
+
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
-from gputile.node.arbiter.agent_messages import GpuClaim
-from gputile.node.isolation.simulated_gpus import SimulatedGpus
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.nvml.nvml_probe import open_real
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.process import ArbiterProcess
@@ -60,6 +61,12 @@ class RealGpu:
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+def used_by_pid() -> dict[int, int]:
+    """Return the bytes of each process on the first GPU, by NVML. A session with NVML must be open."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return {each.pid: each.usedGpuMemory or 0 for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+
+
 def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
     """Yield a row for each way that there is on these GPUs, that of each alone first. ``scratch`` is a short path."""
     service = ["tests.gpu.latency_loop", str(seconds)]
@@ -69,7 +76,7 @@ def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
     (fills,) = _side_by_side([(batch, direct)])
     yield _row(ALONE, [latencies, fills])
     yield _row("driver", _side_by_side([(service, direct), (batch, direct)]))
-    if not isinstance(gpus, SimulatedGpus) and shutil.which(PROGRAM):
+    if not isinstance(gpus, FakeGpus) and shutil.which(PROGRAM):
         yield _row("MPS", asyncio.run(_by_mps(gpus.uuids[0], service, batch, direct, scratch)))
     claims = {"service": [GpuClaim(gpus.uuids[0], 9, priority=100)], "batch": [GpuClaim(gpus.uuids[0], 1)]}
     for quantum in QUANTA_MS:

@@ -14,6 +14,7 @@ import pytest
 from gputile.node.isolation.library import CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.nvml.nvml_probe import RealProbe
+from tests.gpu.neighbour import used_by_pid
 from tests.native.container import IsolatedContainer, Program, library
 
 MIB = 1 << 20
@@ -68,7 +69,7 @@ def test_programs_that_are_killed_leave_nothing_and_nobody_has_more_than_the_lim
     most, end, seen = 0, time.monotonic() + 15, 0
     while time.monotonic() < end:
         for container, limit in containers.items():
-            used = used_together(nvml, running[container])
+            used = used_together(running[container])
             seen += used > 0
             assert used <= limit * MIB, f"{used / MIB:.0f} MiB of {limit}"
             most = max(most, used * 100 // (limit * MIB))
@@ -90,7 +91,7 @@ def test_programs_that_are_killed_leave_nothing_and_nobody_has_more_than_the_lim
     assert used_now(nvml) <= before + 64 * MIB
 
 
-def used_together(nvml: RealProbe, programs: list[Program]) -> int:
+def used_together(programs: list[Program]) -> int:
     """Return the bytes that programs have at one moment: they stand still meanwhile."""
     for program in programs:
         program.send_signal(signal.SIGSTOP)
@@ -98,7 +99,7 @@ def used_together(nvml: RealProbe, programs: list[Program]) -> int:
         for program in programs:
             while Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":
                 time.sleep(0.001)
-        by_pid = {each.pid: each.used for reading in nvml.readings() for each in reading.processes}
+        by_pid = used_by_pid()
         return sum(by_pid.get(program.pid, 0) for program in programs)
     finally:
         for program in programs:

@@ -9,6 +9,7 @@ import pytest
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.nvml.gpu_health import Health, XidSeen, after
 from gputile.node.nvml.nvml_probe import RealProbe
+from tests.gpu.neighbour import used_by_pid
 from tests.native.container import IsolatedContainer
 
 MIB = 1 << 20
@@ -53,16 +54,14 @@ def test_a_gpu_that_is_well_reads_well(nvml: RealProbe) -> None:
 
 
 @pytest.mark.requirement("M4")
-def test_nvidia_counts_no_more_for_a_program_than_the_library(
-    nvml: RealProbe, on_gpu: Callable[[int], IsolatedContainer]
-) -> None:
+@pytest.mark.usefixtures("nvml")
+def test_nvidia_counts_no_more_for_a_program_than_the_library(on_gpu: Callable[[int], IsolatedContainer]) -> None:
     container = on_gpu(4096)
     program = container.hold(HOLDS_A_GIBIBYTE)
-    processes = [each for reading in nvml.readings() for each in reading.processes if each.pid == program.pid]
-    counted = read_usage(container.usage, 1)
-    assert processes, "NVML lists no such process: is this a container with process IDs of its own?"
+    used, counted = used_by_pid().get(program.pid), read_usage(container.usage, 1)
+    assert used is not None, "NVML lists no such process: is this a container with process IDs of its own?"
     assert counted is not None
-    assert 1 << 30 < processes[0].used <= counted[0].used + 16 * MIB
+    assert 1 << 30 < used <= counted[0].used + 16 * MIB
 
 
 @pytest.mark.requirement("B6")

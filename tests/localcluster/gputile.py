@@ -169,11 +169,12 @@ class NodeAgent:
         self._line = [str(part) for part in line]
         self.process = Process("agent", self._line, node.directory / "agent.log", self._environment)
 
-    def successor(self) -> tuple[Process, str]:
+    def successor(self, environment: Mapping[str, str] | None = None) -> tuple[Process, str]:
         """Return another agent of the node, which takes over once it is started, and its address."""
         (port,) = free_ports(1)
         line = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self._line]
-        return Process(f"agent-{port}", line, self.process.log, self._environment), f"http://127.0.0.1:{port}"
+        environment = {**self._environment, **(environment or {})}
+        return Process(f"agent-{port}", line, self.process.log, environment), f"http://127.0.0.1:{port}"
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration, which the agent takes in within some seconds."""

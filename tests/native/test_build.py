@@ -12,7 +12,7 @@ import pytest
 from hatch_build import SOURCES
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, library, program

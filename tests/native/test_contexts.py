@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from native.layouts import USAGE
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import read_usage
-from gputile.node.native_layouts import USAGE
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.native_layouts import USAGE_BYTES

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.busy import until
 from tests.integration.arbiter.process import ArbiterProcess, write_share

@@ -53,7 +53,8 @@ from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment
+from gputile.node.arbiter.messages import Assignment
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import (
     Advertise,
     Call,
@@ -68,8 +69,6 @@ from gputile.node.gateway.link import (
     State,
     TakeCharge,
 )
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
@@ -412,7 +411,7 @@ class ModelKubelet:
         every = {**self.known, **self.pods}.values()
         return [each for seen in every for each in seen.containers.values() if each.runs]
 
-    def list(self) -> listing_pb.ListPodResourcesResponse:
+    def list(self) -> pb.ListPodResourcesResponse:
         """Return PodResources' answer."""
         self.manager.collect()
         return pod_resources((self.pods[uid].pod for uid in self.active()), self.manager)

@@ -377,7 +377,7 @@ class Node(RuleBasedStateMachine):
             assert seen.pod.key in spread or self.gpus(seen) & full, (seen.pod.key, waiting)
         held = {key for key, gave in node.kubelet.manager.given.items() if gave}
         table = node.agent.state.device_table
-        assert not [each.uid for each in table if not each.known]
+        assert not [each.uid for each in table if node.agent.state.pod_of(each) is None]
         for uuid, mib in self.used().items():
             assert table.mib(uuid) >= mib, (uuid, "containers run that the agent counts no memory for")
         for pod in node.cluster.pods.values():

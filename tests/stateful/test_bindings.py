@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
-from gputile.controlplane.extender.binder import Binder, BinderClock, BindError, NoLongerActive, PodApi
+from gputile.controlplane.extender.binder import Binder, BindError, NoLongerActive, PodApi
 from gputile.controlplane.extender.fence import fence_off
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
@@ -68,7 +68,7 @@ class Extender:
         self.ledger = Ledger(Configuration())
         for name in "ab":
             self.ledger.apply(NodeApplied(gpu_node(name)))
-        self.binder = Binder(PlacementEngine(self.ledger), self.view, BinderClock(lambda: 0.0, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.view, lambda: 0.0, lambda: 1)
 
     async def begin(self, fence: bool) -> None:
         async def never(_: float) -> None:
@@ -76,7 +76,7 @@ class Extender:
 
         try:
             if fence:
-                await fence_off(self.view, self.ledger.configuration, lambda: 0.0, never)
+                await fence_off(self.view, lambda: 0.0, never)
         except (KubeError, TimeoutError):
             return  # asked again, it tries again
         self.ledger.apply(PodsReplaced([copy.deepcopy(pod) for pod in self.view.cluster.pods.values()]))

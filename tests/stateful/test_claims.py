@@ -37,9 +37,9 @@ from gputile.node.agent.holdings import keep_only
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment
+from gputile.node.arbiter.messages import Assignment
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, NodeLock
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.claims import allocated, claiming_pod, claims_node, share

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gated
 from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
@@ -24,8 +24,8 @@ from tests.conftest import examples
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
 from tests.stateful.gangmodel import annotated, held_units, units_of
-from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
-from tests.unit.controlplane.controller.gangs.test_gang_planner import SECOND, node
+from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
+from tests.unit.controlplane.controller.test_gang_planner import SECOND, node
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 

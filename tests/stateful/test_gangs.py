@@ -26,8 +26,8 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, G
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of, gated
@@ -730,7 +730,7 @@ class Gangs(RuleBasedStateMachine):
 
     def rests(self, member: Pod) -> bool:
         gang = gang_of(member)
-        return gang is not None and waits(member) and self.planner.patience.rests(gang)
+        return gang is not None and waits(member) and self.planner.patience.pauses(gang)
 
     def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""

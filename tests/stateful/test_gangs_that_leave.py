@@ -10,7 +10,7 @@ import random
 import pytest
 
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
-from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
+from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.extender.preemptedgangs import GangWorld
 
 pytestmark = pytest.mark.requirement("B5", "M13")

@@ -1,4 +1,4 @@
-"""Parses Kubernetes quantities exactly.
+"""Parses quantities, memory sizes, and the numbers in annotations of pods exactly.
 
 Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an exponent
 ("1e3"); a kubelet with 10,000 devices reports "10k". Amounts are never floats here: a value is an exact ``Fraction``.
@@ -180,3 +180,31 @@ def parse_mib(text: str) -> int:
     if match is None or "i" not in match["suffix"]:
         raise QuantityError(f"{text!r} is not a memory size such as 128MiB or 1GiB")
     return int(match["number"]) << 10 * "MGT".index(match["suffix"][0])
+
+
+MOST_WEIGHT: Final = 1000
+
+
+def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
+    """Return the weight in a pod's annotation; ``most`` is the limit of the pod's namespace.
+
+    Raises:
+        ValueError: it is not valid; the text names the valid range.
+    """
+    weight = decimal(text, 4)
+    if 1 <= weight <= most:
+        return weight
+    whose = "" if most == MOST_WEIGHT else " in this namespace"
+    raise ValueError(f"{text!r} is no weight of GPU time; valid{whose} are 1 to {most}")
+
+
+def parse_active_threads(text: str) -> int:
+    """Return the percentage of a GPU's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+
+    Raises:
+        ValueError: it is not valid; the text names the valid range.
+    """
+    percentage = decimal(text, 3)
+    if 1 <= percentage <= 100:
+        return percentage
+    raise ValueError(f"{text!r} is not a percentage of a GPU's threads; valid are 1 to 100")

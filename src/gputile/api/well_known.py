@@ -1,4 +1,4 @@
-"""Lists each resource, label, annotation, condition and reason that gputile uses, with its source.
+"""Lists each resource, label, annotation, mode, policy, condition and reason that gputile uses.
 
 ACK: Alibaba Cloud's documentation of shared GPU scheduling. gpushare:
 AliyunContainerService/gpushare-scheduler-extender. NVIDIA: the NVIDIA device plugin and container toolkit. gputile:
@@ -9,6 +9,8 @@ this project.
 
 from enum import StrEnum
 from typing import Final, Literal, get_args
+
+from gputile.api.wording import nearest
 
 # Resources (what containers ask for and nodes advertise)
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
@@ -131,6 +133,48 @@ MODES: Final = tuple(mode.value for mode in Mode)
 Placement = Literal["binpack", "spread", "packing"]
 PLACEMENTS: Final = get_args(Placement)
 """What ``ack.node.gpu.placement`` and the configuration's ``placement`` select (M9)."""
+
+
+class GpuTimePolicy(StrEnum):
+    """How time on a GPU is shared: the policies of ACK's cGPU (parameter ``POLICY``), with names of gputile.
+
+    Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
+
+    ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``: containers with work get
+    equal shares. ``weighted``: as ``preemptive``, by weights and priorities. ``fixed``: each gets its percentage, never
+    more. ``weak``: each is guaranteed its percentage, and the rest is shared by weights and priorities. ``native``: the
+    driver decides.
+    """
+
+    AVERAGE = "average"
+    PREEMPTIVE = "preemptive"
+    WEIGHTED = "weighted"
+    FIXED = "fixed"
+    WEAK = "weak"
+    NATIVE = "native"
+
+
+POLICIES: Final = tuple(GpuTimePolicy)
+"""All policies; the index of each is its number in ACK."""
+
+
+class GpuTimePolicyError(ValueError):
+    """There is no such policy; the text names the valid ones."""
+
+
+def parse_policy(named: str | int) -> GpuTimePolicy:
+    """Return the policy by its name or ACK's number; the number may be text.
+
+    Raises:
+        GpuTimePolicyError: there is no such policy.
+    """
+    text = str(named)
+    if text in POLICIES:
+        return GpuTimePolicy(text)
+    if len(text) == 1 and text in "012345":
+        return POLICIES[int(text)]
+    valid = ", ".join(f"{policy} ({number})" for number, policy in enumerate(POLICIES))
+    raise GpuTimePolicyError(f"{text!r} is not a policy of GPU time; valid are {valid}{nearest(text, POLICIES)}")
 
 
 class EventReason(StrEnum):

@@ -103,7 +103,11 @@ class SimulateOptions(LiveSource):
         option("FILE", "A file of kind PodKinds, which says where other kinds have their pod templates."),
     ] = None
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Ignore, with a note, GPU requests in objects of unknown kinds.")
+        bool,
+        typer.Option(
+            "--ignore-unknown",
+            help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that cannot be judged.",
+        ),
     ] = False
     compare: Annotated[
         Policy | None,

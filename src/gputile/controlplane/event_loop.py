@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 SLICE_SECONDS = 0.005
-
+AT_ONCE = 16
 
 Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
@@ -34,11 +35,6 @@ def spared_by_garbage_collection() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-Answer = TypeVar("Answer")
-
-AT_ONCE = 16
 
 
 async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:

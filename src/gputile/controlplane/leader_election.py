@@ -8,8 +8,8 @@ term. If a replica's own Lease has only lapsed, it does not list again, since no
 The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own extender, and only the
 leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests
 arrive, and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor
-(``fence``), unless the predecessor has released the Lease. A replica releases it only if none of its Bindings is
-unconfirmed.
+(``extender.fence``), unless the predecessor has released the Lease. A replica releases it only if none of its Bindings
+is unconfirmed.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class LeaderElection:
         term = self._lease.term
         if term != self._caught_up:
             log.info("taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated})
-            renewing = asyncio.create_task(self._renew_for_ever(wanted))
+            renewing = asyncio.create_task(self.keep_renewing(RENEW_EVERY_S, wanted))
             try:
                 await self._catch_up(not self._lease.vacated)
             finally:
@@ -127,15 +127,16 @@ class LeaderElection:
                 led = True
             except NotReady as error:
                 if led:
-                    log.warning("this replica leads no more: %s", error)
+                    log.warning("this replica no longer leads: %s", error)
                 led = False
             except KubeError as error:
                 log.warning("the Lease cannot be read or written: %s", error)
             await asyncio.sleep(seconds)
 
-    async def _renew_for_ever(self, wanted: Callable[[], bool]) -> NoReturn:
+    async def keep_renewing(self, seconds: float, wanted: Callable[[], bool]) -> NoReturn:
+        """Renew the Lease every ``seconds`` while it is ``wanted``; otherwise only read it."""
         while True:
-            await asyncio.sleep(RENEW_EVERY_S)
+            await asyncio.sleep(seconds)
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
@@ -157,12 +158,12 @@ class LeaderElection:
 def _who_leads(holder: str) -> str:
     """Return why this replica does not lead, for the event of a waiting pod."""
     if holder == NOBODY_YET:
-        return "no replica is active yet: the Lease is new"
-    return f"replica {holder or 'of another name'} is the active one"
+        return "no replica leads yet: the Lease is new"
+    return f"replica {holder} leads" if holder else "another replica leads"
 
 
 class LeaderGate:
-    """Admits calls while this replica leads, and renews the Lease for ``idle_seconds`` after the latest call."""
+    """Admits calls while this replica leads; the Lease is wanted for ``idle_seconds`` after the latest call."""
 
     def __init__(self, election: LeaderElection, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
         self._election = election
@@ -181,18 +182,12 @@ class LeaderGate:
         if self._election.leads():
             return
         if self._leading is None:
-            self._leading = asyncio.create_task(self._election.lead(self._is_asked))
+            self._leading = asyncio.create_task(self._election.lead(self.wants_lease))
             self._leading.add_done_callback(lambda _: setattr(self, "_leading", None))
         try:
             await asyncio.shield(self._leading)
         except KubeError as error:
             raise NotReady(f"this replica cannot take over: {error}") from error
 
-    async def keep(self, seconds: float) -> NoReturn:
-        """Renew the Lease every ``seconds`` while calls arrive; otherwise only read it."""
-        while True:
-            await asyncio.sleep(seconds)
-            await self._election.renew(wanted=self._is_asked())
-
-    def _is_asked(self) -> bool:
+    def wants_lease(self) -> bool:
         return self._monotonic() - self._last_call < self._idle_seconds

@@ -81,15 +81,15 @@ class NodeTypeRule(Enum):
     UNIT = "its memory unit is {there} MiB; the pod counts in {wanted} MiB"
     TOO_FEW = "it has {there} GPUs; the pod needs {wanted}"
     TOO_SMALL = "its GPUs have {there}; the pod needs {wanted} MiB on one GPU"
-    LABELS = "its labels or taints are not those that the pod asks for"
-    TOO_FEW_RESOURCES = "a node as it is described in autoscaling.nodeTypes could not take the pod if empty: {wanted}"
-    OTHER_PODS = "the pod wants, or does not want, other pods on its node"
+    LABELS = "its labels or taints do not match the pod's node selector, affinity or tolerations"
+    TOO_FEW_RESOURCES = "an empty node as described in autoscaling.nodeTypes could not run the pod: {wanted}"
+    OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
-        "such nodes were asked for, and the pod has no place: none came, its GPUs cannot be used, or others have them; "
-        "the next is asked for later"
+        "such nodes were requested, but the pod still fits none: no node was added, its GPUs cannot be used, or other "
+        "pods use them; another node is requested later"
     )
-    NOT_AS_DESCRIBED = "node {node} has this label, and could not take the pod if empty"
-    TOO_LITTLE = "node {node} has this label, and could not take the pod if empty: {wanted}"
+    NOT_AS_DESCRIBED = "node {node} has this label, but could not run the pod even if it were empty"
+    TOO_LITTLE = "node {node} has this label, but could not run the pod even if it were empty: {wanted}"
 
 
 class AdmissionRule(StrEnum):

@@ -11,12 +11,12 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -33,7 +33,6 @@ from gputile.kube.errors import (
     TooManyRequests,
     Unauthorized,
     api_error,
-    redirected,
 )
 from gputile.kube.objects import NO_QUERY, PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject
 from gputile.version import VERSION
@@ -47,14 +46,6 @@ JSON_PATCH = "application/json-patch+json"
 
 _CONNECT_SECONDS = 5.0
 _MOST_CONNECTIONS = 64
-_TLS_REASONS: Final[Mapping[str, str]] = {
-    "WRONG_VERSION_NUMBER": "the server does not speak TLS; an http:// address is for plain HTTP",
-    "HTTP_REQUEST": "the server does not speak TLS; an http:// address is for plain HTTP",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server requires a client certificate, and the kubeconfig's user has none",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the server rejects the client certificate of the kubeconfig's user",
-    "TLSV1_ALERT_UNKNOWN_CA": "the server does not trust the CA of the kubeconfig's client certificate",
-    "UNEXPECTED_EOF_WHILE_READING": "the server closed the connection during the TLS handshake",
-}
 
 
 def utc_now() -> datetime:
@@ -126,7 +117,8 @@ class Connection:
     """A pool of keep-alive connections to one API server; an async context manager.
 
     ``within`` is the default time limit of a whole request, in seconds. ``attempts`` applies to GET requests. A POST or
-    PATCH is never sent twice, except with new credentials after a 401.
+    PATCH is never sent twice, except with new credentials after a 401. All methods raise a ``KubeError`` if they fail;
+    its ``may_have_been_executed`` is whether a write may have been executed nevertheless.
     """
 
     def __init__(
@@ -186,29 +178,17 @@ class Connection:
         raise failure
 
     async def post(self, path: str, body: bytes, *, within: float | None = None) -> bytes:
-        """Create ``body`` (JSON) under ``path``; return the stored object.
-
-        Raises:
-            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
-        """
+        """Create ``body`` (JSON) under ``path``; return the stored object."""
         return await self._send(_ApiRequest("POST", path, within or self._within, body))
 
     async def patch(
         self, path: str, body: bytes, *, content_type: str = MERGE_PATCH, within: float | None = None
     ) -> bytes:
-        """Patch the object at ``path``; return the stored object.
-
-        Raises:
-            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
-        """
+        """Patch the object at ``path``; return the stored object."""
         return await self._send(_ApiRequest("PATCH", path, within or self._within, body, content_type))
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
-        """Delete the object at ``path``; return the answer. ``body`` is a DeleteOptions object.
-
-        Raises:
-            KubeError: it failed; ``may_have_been_executed`` is whether it may have been executed nevertheless.
-        """
+        """Delete the object at ``path``; return the answer. ``body`` is a DeleteOptions object."""
         return await self._send(_ApiRequest("DELETE", path, within or self._within, body))
 
     @asynccontextmanager
@@ -267,9 +247,6 @@ class Connection:
                 return response
             async with response:
                 body = await response.read()
-        if response.status < 400:
-            target = response.headers.get("Location", "")
-            raise redirected(request.method, request.target, response.status, self._access.server, target)
         retry_after = response.headers.get("Retry-After", "")
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         raise api_error(request.method, request.target, response.status, body, seconds)
@@ -280,18 +257,16 @@ class Connection:
         by = f" (by {self._access.proxy.named_by})" if self._access.proxy else ""
         try:
             yield
-        except aiohttp.ClientConnectorCertificateError as error:
-            why = _reason(error.certificate_error)
-            raise ConnectionFailed(f"{request}: no connection to {error.host}:{error.port}: {why}") from error
         except aiohttp.ClientConnectorError as error:
-            what = f"the proxy {error.host}:{error.port}{by}"
-            if not isinstance(error, aiohttp.ClientProxyConnectionError):
-                what = f"{error.host}:{error.port}"
-            raise ConnectionFailed(f"{request}: no connection to {what}: {_reason(error.os_error)}") from error
-        except aiohttp.ClientHttpProxyError as error:
-            said = f"the proxy{by} answers {error.status} {error.message}".rstrip()
-            raise ConnectionFailed(f"{request}: no connection: {said}") from error
-        except aiohttp.ConnectionTimeoutError as error:
+            is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
+            to = f"the proxy {error.host}:{error.port}{by}" if is_proxy else f"{error.host}:{error.port}"
+            why = _reason(
+                error.certificate_error
+                if isinstance(error, aiohttp.ClientConnectorCertificateError)
+                else error.os_error
+            )
+            raise ConnectionFailed(f"{request}: no connection to {to}: {why}") from error
+        except (aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as error:
             through = f" through the proxy{by}" if by else ""
             raise ConnectionFailed(f"{request}: no connection{through}: {error}") from error
         except TimeoutError as error:
@@ -309,17 +284,10 @@ def _target(path: str, query: Query) -> str:
 
 def _reason(error: Exception) -> str:
     """Return why a connection could not be opened, or broke."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message or "it cannot be verified"
-        remedy = "set certificate-authority of the kubeconfig's cluster"
-        return f"its certificate is not trusted: {said.rstrip('.')}; {remedy}"
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or ""
-        return _TLS_REASONS.get(reason, f"TLS failed: {reason.replace('_', ' ').lower()}" if reason else "TLS failed")
-    if not isinstance(error, OSError):
-        return str(error)
-    number = error.errno or 0  # negative if a name cannot be resolved; strerror of asyncio is "Connect call failed"
-    return os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
+    number = getattr(error, "errno", None) or 0  # negative if a name cannot be resolved
+    if number > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(number)  # strerror of asyncio is "Connect call failed"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:

@@ -4,6 +4,7 @@ Proxies of the environment are chosen as kubectl does, by the rules of Go (golan
 ``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and would send requests to localhost through a proxy.
 """
 
+import base64
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping
@@ -42,28 +43,20 @@ _PORTS: Final = {"http": 80, "https": 443}
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class _NamedCluster(msgspec.Struct):
-    """An entry of the section. Its content is validated only if it is used."""
+class _NamedEntry(msgspec.Struct):
+    """An entry of a section. Its content is validated only if it is used."""
 
     name: str
-    cluster: dict[str, Any] | None
-
-
-class _NamedContext(msgspec.Struct):
-    name: str
-    context: dict[str, Any] | None
-
-
-class _NamedUser(msgspec.Struct):
-    name: str
-    user: dict[str, Any] | None
+    cluster: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+    user: dict[str, Any] | None = None
 
 
 class _Kubeconfig(msgspec.Struct, rename="kebab"):
     current_context: str | None = None
-    clusters: list[_NamedCluster] | None = None
-    contexts: list[_NamedContext] | None = None
-    users: list[_NamedUser] | None = None
+    clusters: list[_NamedEntry] | None = None
+    contexts: list[_NamedEntry] | None = None
+    users: list[_NamedEntry] | None = None
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
@@ -149,7 +142,8 @@ def load_access(
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
     except OSError as error:
-        raise ConfigError(f"cannot use {named}: {error.strerror or error}") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise ConfigError(f"cannot use {named}: {where}{error.strerror or error}") from error
     except ValueError as error:
         raise ConfigError(f"cannot use {named}: {error}") from error
     except KeyError as error:
@@ -159,20 +153,12 @@ def load_access(
 
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
-        return [_with_home(kubeconfig)]
+        return [Path(os.path.expanduser(kubeconfig))]  # noqa: PTH111 - Path raises an error if there is no such user
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
         return [each for each in named if each.is_file()] or named
-    home = _with_home(environ.get("HOME", "~")) / ".kube" / "config"
+    home = Path(os.path.expanduser(environ.get("HOME", "~")), ".kube", "config")  # noqa: PTH111
     return [home] if home.is_file() else []
-
-
-def _with_home(path: str | Path) -> Path:
-    """Return the path with "~" expanded, or unchanged if there is no such home directory."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
@@ -277,24 +263,21 @@ def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
-    tls = ClusterTls(server, str(service_account / "ca.crt"), None, insecure=False).without_certificate()
-    return Access(server, TokenFileCredentials(service_account / "token", tls), namespace)
+    tls = ClusterTls(server, _pem_of(str(service_account / "ca.crt"), None, ""), insecure=False)
+    return Access(server, TokenFileCredentials(service_account / "token", tls.with_client()), namespace)
 
 
 def _credentials(cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: float) -> Credentials:
-    authority, authority_data = cluster.certificate_authority, cluster.certificate_authority_data
-    tls = ClusterTls(cluster.server, authority, authority_data, insecure=cluster.insecure_skip_tls_verify)
+    authority = _pem_of(cluster.certificate_authority, cluster.certificate_authority_data, "certificate-authority-data")
+    tls = ClusterTls(cluster.server, authority, insecure=cluster.insecure_skip_tls_verify)
     if user.exec:
         plugin = _converted(user.exec, ExecConfig, "exec of the user")
-        return ExecCredentials(plugin, _cluster_info(cluster, tls), tls.with_pem, seconds=plugin_s)
+        return ExecCredentials(plugin, _cluster_info(cluster, tls), tls.with_client, seconds=plugin_s)
     if user.auth_provider:
         raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
-    if user.client_certificate_data or user.client_key_data:
-        context = tls.with_data(user.client_certificate_data, user.client_key_data)
-    elif user.client_certificate:
-        context = tls.with_files(user.client_certificate, user.client_key)
-    else:
-        context = tls.without_certificate()
+    certificate = _pem_of(user.client_certificate, user.client_certificate_data, "client-certificate-data")
+    key = _pem_of(user.client_key or user.client_certificate, user.client_key_data, "client-key-data")
+    context = tls.with_client(certificate, key)
     if user.token_file:
         return TokenFileCredentials(Path(user.token_file), context)
     if user.token:
@@ -304,6 +287,19 @@ def _credentials(cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: f
     return FixedCredentials(None, context)
 
 
+def _pem_of(file: str | None, data: str | None, field: str) -> str:
+    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither. ``field`` is that of ``data``."""
+    if data:
+        try:
+            pem = base64.b64decode("".join(data.split()), validate=True)
+        except ValueError as error:
+            raise ValueError(f"{field}: must be base64") from error
+    else:
+        pem = read_bounded(file, _MOST_BYTES) if file else b""
+    # ssl accepts ASCII only; other characters may be in comments between certificates
+    return pem.decode("ascii", errors="replace").replace("\ufffd", "?")
+
+
 def _cluster_info(cluster: _KubeconfigCluster, tls: ClusterTls) -> dict[str, Any]:
     """Return the ``spec.cluster`` of an ExecCredential (client.authentication.k8s.io/v1)."""
     info: dict[str, Any] = {
@@ -311,7 +307,7 @@ def _cluster_info(cluster: _KubeconfigCluster, tls: ClusterTls) -> dict[str, Any
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
         "proxy-url": cluster.proxy_url,
-        "certificate-authority-data": tls.authority_data or None,
+        "certificate-authority-data": base64.b64encode(tls.authority.encode()).decode() or None,
     }
     for extension in cluster.extensions or ():
         if extension.get("name") == "client.authentication.k8s.io/exec":

@@ -1,8 +1,7 @@
 """Provides the credentials of requests, and the TLS settings for one API server.
 
 An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. Its standard error is that of
-this process, as with kubectl: it may ask for a login in a browser. If a certificate or key is not usable, a ValueError
-names the field of the kubeconfig.
+this process, as with kubectl: it may ask for a login in a browser.
 """
 
 import asyncio
@@ -14,8 +13,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -276,45 +274,28 @@ class ExecCredentials(Credentials):
         return status
 
 
-_MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
-
-
 class ClusterTls:
-    """Creates the TLS settings for one cluster. All methods return None if the API server is reached by plain HTTP.
+    """Creates the TLS settings for one cluster. ``authority`` is its CA in PEM, "" for those of the system."""
 
-    ``authority`` is a file. ``authority_data`` is its content in base64, and takes precedence.
-    """
-
-    def __init__(self, server: str, authority: str | None, authority_data: str | None, *, insecure: bool) -> None:
+    def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
+        self.authority = authority
         self._encrypted = server.startswith("https:")
         self._insecure = insecure
-        self.authority_data = authority_data or ""
-        self._authority_field = "certificate-authority-data"
-        if not self.authority_data and authority:
-            self._authority_field = f"certificate-authority ({authority})"
-            with _named(self._authority_field):
-                self.authority_data = base64.b64encode(read_bounded(authority, _MOST_BYTES)).decode()
 
-    def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key from files. One file may contain both."""
-        with _named("client-certificate, client-key", certificate, key or ""):
-            pem, key_pem = (_ascii(read_bounded(file, _MOST_BYTES)) for file in (certificate, key or certificate))
-            return self.with_pem(pem, key_pem)
-
-    def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in base64."""
-        certificate_pem = _decoded(certificate, "client-certificate-data")
-        with _named("client-certificate-data, client-key-data"):
-            return self.with_pem(certificate_pem, _decoded(key, "client-key-data"))
-
-    def with_pem(self, certificate: str, key: str) -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in PEM; without one if they are empty.
+    def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
+        """Return the settings with a client certificate and key in PEM, if given; None for plain HTTP.
 
         Raises:
-            ssl.SSLError: they are not a certificate and its key.
+            ssl.SSLError: they, or the CA, are not PEM.
+            ValueError: the key is protected by a passphrase.
         """
-        context = self.without_certificate()
-        if context and certificate:
+        if not self._encrypted:
+            return None
+        context = ssl.create_default_context(cadata=self.authority or None)
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate:
             # ssl reads a certificate from files only
             with tempfile.TemporaryDirectory() as directory:
                 files = Path(directory, "tls.crt"), Path(directory, "tls.key")
@@ -324,45 +305,7 @@ class ClusterTls:
                 context.load_cert_chain(*files, _no_pass_phrase)
         return context
 
-    def without_certificate(self) -> ssl.SSLContext | None:
-        if not self._encrypted:
-            return None
-        authority = _decoded(self.authority_data, self._authority_field)
-        with _named(self._authority_field):
-            context = ssl.create_default_context(cadata=authority or None)
-        if self._insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
-
 
 def _no_pass_phrase() -> NoReturn:
     """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and block."""
     raise ValueError("the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)")
-
-
-@contextmanager
-def _named(fields: str, *files: str) -> Iterator[None]:
-    """Convert errors about a certificate, key or file into a ValueError that names the fields of the kubeconfig."""
-    named = f"{fields} ({', '.join(filter(None, files))})" if any(files) else fields
-    try:
-        yield
-    except ssl.SSLError as error:
-        why = f": {error.reason}" if error.reason else ""
-        raise ValueError(f"{named}: not usable as PEM{why}") from error
-    except ValueError as error:
-        raise ValueError(f"{named}: {error}") from error
-    except OSError as error:
-        raise ValueError(f"{named}: {error.strerror or error}") from error
-
-
-def _decoded(data: str | None, field: str) -> str:
-    try:
-        return _ascii(base64.b64decode("".join((data or "").split()), validate=True))
-    except ValueError as error:
-        raise ValueError(f"{field}: must be base64") from error
-
-
-def _ascii(pem: bytes) -> str:
-    # ssl accepts ASCII only; other characters may be in comments between certificates
-    return pem.decode("ascii", errors="replace").replace("\ufffd", "?")

@@ -105,10 +105,6 @@ class TooManyRequests(ApiError):
     """429: the API server is overloaded, or refuses an eviction for now; see ``retry_after``."""
 
 
-class Redirected(ApiError):
-    """3xx: the server redirects clients, which an API server does not do."""
-
-
 class ServerError(ApiError):
     """5xx: the API server or its backend failed, possibly after the change was stored."""
 
@@ -124,10 +120,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-_LONG_S = 5.0  # a longer pause is mentioned in the message
 _LONGEST_MESSAGE = 4000  # characters of a server's message
-_FOR_EVER_S = 1e9
-_LONGEST_TARGET = 200  # characters of a redirect's target that are shown
 _STATUS = msgspec.json.Decoder(Status)
 
 
@@ -140,59 +133,14 @@ def api_error(method: str, path: str, status: int, body: bytes, retry_after: flo
     return status_error(method, path, status, said, retry_after)
 
 
-def redirected(method: str, path: str, status: int, server: str, target: str) -> Redirected:
-    """Return the error for a ``server`` that redirects to ``target`` ("" if it names none)."""
-    where = f" to {target[:_LONGEST_TARGET]!r}" if target else ""
-    said = f"{server} redirects{where}, and redirects are not followed: this is not an API server"
-    remedy = "set `server` of the kubeconfig's cluster to the API server's own address"
-    return Redirected(status, "", f"{method} {path}: {status} Redirected; {said}; {remedy}", server_message=said)
-
-
 def status_error(method: str, path: str, status: int, said: Status, retry_after: float = 0.0) -> ApiError:
     """Return the error for a metav1.Status of a failed request or watch."""
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:
         parts.append(said.message[:_LONGEST_MESSAGE])
-    if retry_after > _LONG_S:
-        parts.append(f"it asks clients to wait {min(retry_after, _FOR_EVER_S):,.0f} s")
-    remedy = _remedy(status, method, path)
-    if remedy:
-        parts.append(remedy)
-    return kind(status, said.reason, "; ".join(parts), retry_after, said.message, said.details)
-
-
-def _remedy(status: int, method: str, path: str) -> str:
     if status == 401:
-        return "renew the token, certificate or exec plugin login of the kubeconfig or service account"
-    if status == 403:
-        return f"if RBAC refused it, grant {permission_of(method, path)}"
-    return ""
-
-
-_VERBS = {"POST": "create", "PATCH": "patch"}
-
-
-def permission_of(method: str, path: str) -> str:
-    """Describe the permission for ``method`` on ``path`` with its query: verb, resource, API group and scope."""
-    resource_path, _, query = path.partition("?")
-    segments = resource_path.strip("/").split("/")
-    if segments[0] == "api" and len(segments) > 2:
-        group, rest = "", segments[2:]
-    elif segments[0] == "apis" and len(segments) > 3:
-        group, rest = segments[1], segments[3:]
-    else:
-        return f'verb "{method.lower()}" on the non-resource URL "{resource_path}"'
-    namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2:
-        namespace, rest = rest[1], rest[2:]
-    verb = _VERBS.get(method) or _read_verb(named=len(rest) > 1, watched="watch=" in query)
-    resource = "/".join([rest[0], *rest[2:3]])
-    where = f'in namespace "{namespace}"' if namespace else "in the whole cluster"
-    return f'verb "{verb}" on resource "{resource}" of API group "{group}" {where}'
-
-
-def _read_verb(*, named: bool, watched: bool) -> str:
-    if watched:
-        return "watch"
-    return "get" if named else "list"
+        parts.append("renew the token, certificate or exec plugin login of the kubeconfig or service account")
+    if status < 400:
+        parts.append("the server redirects: is this an API server?")
+    return kind(status, said.reason, "; ".join(parts), retry_after, said.message, said.details)

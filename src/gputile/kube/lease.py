@@ -143,7 +143,8 @@ class LeaseState:
 class LeaseHolder:
     """Reads and writes one Lease for a ``LeaseState``, one request at a time.
 
-    ``within`` is the time limit of a request in seconds; it should be well below the Lease's duration.
+    ``within`` is the time limit of a request in seconds; it should be well below the Lease's duration. If the Lease
+    cannot be read or written, a ``KubeError`` is raised, and a Lease that is held stays valid until its end.
     """
 
     def __init__(
@@ -188,11 +189,7 @@ class LeaseHolder:
         return self._state.valid(self._clock.monotonic())
 
     async def observe(self) -> None:
-        """Read the Lease.
-
-        Raises:
-            KubeError: it cannot be read.
-        """
+        """Read the Lease."""
         async with self._lock:
             await self._read()
 
@@ -200,20 +197,13 @@ class LeaseHolder:
         """Read the Lease, and take it if it is free, expired or this replica's own; return whether it is held.
 
         A missing Lease is created, and can be taken over after its duration: see the module's docstring.
-
-        Raises:
-            KubeError: it cannot be read or written. A held Lease stays valid until its end.
         """
         async with self._lock:
             await self._read()
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held. The Lease is read only if another client has changed it.
-
-        Raises:
-            KubeError: it cannot be read or written. A held Lease stays valid until its end.
-        """
+        """Renew the Lease; return whether it is held. The Lease is read only if another client has changed it."""
         async with self._lock:
             return await self._claim()
 

@@ -102,9 +102,7 @@ async def mark_preempted(
 ) -> None:
     """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does for its victims."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
-    body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-    path = f"{_pod_path(namespace, name)}/status"
-    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH, within=within)
+    await _write_condition(connection, _pod_path(namespace, name), uid, condition, within)
 
 
 async def create_job(connection: Connection, namespace: str, job: Mapping[str, Any]) -> None:
@@ -120,9 +118,15 @@ async def delete_job(connection: Connection, namespace: str, name: str) -> None:
 async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
     """Write the condition that the pod with this UID is unschedulable, as a scheduler does."""
     condition = {"type": POD_SCHEDULED, "status": "False", "reason": "Unschedulable", "message": message}
-    body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
-    path = f"{_pod_path(pod.metadata.namespace, pod.metadata.name)}/status"
-    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH)
+    meta = pod.metadata
+    await _write_condition(connection, _pod_path(meta.namespace, meta.name), meta.uid, condition)
+
+
+async def _write_condition(
+    connection: Connection, pod_path: str, uid: str, condition: Mapping[str, str], within: float | None = None
+) -> None:
+    body = msgspec.json.encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
+    await connection.patch(f"{pod_path}/status", body, content_type=STRATEGIC_MERGE_PATCH, within=within)
 
 
 async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gputile.node.gateway.claims import ClaimsPlugin
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
-from gputile.node.gateway.registration import RefusedError
+from gputile.node.gateway import kubelet_pb2 as dra
+from gputile.node.gateway.registration import ClaimsPlugin, RefusedError
 from tests.conftest import HANGS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]

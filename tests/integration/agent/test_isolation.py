@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.node.agent import container_start
 from gputile.node.agent.container_start import NotYet
-from gputile.node.agent.files import isolation_mounts
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import USAGE, LibraryMissing
 from tests.fakes.agentcluster import simple_pod
@@ -71,7 +71,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
     async with scene(short, "cgpu") as here:
         await here.until_offered(GPU_MEMORY, 60)
         with monkeypatch.context() as without:
-            without.setattr(isolation_mounts, "library_path", missing)
+            without.setattr(container_start, "library_path", missing)
             here.cluster.create(simple_pod("a", container(mem=2)))
             uid = here.pod("default/a").metadata.uid
             await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)

@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
-from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
 from tests.conftest import HANGS_S
 
 

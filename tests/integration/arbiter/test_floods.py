@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.connection import CONNECTION_COST, ContainerConnection
 from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S, MessageQueue
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
-from gputile.node.arbiter.server import Arbiter
+from gputile.node.arbiter.messages import (
+    SIZE,
+    SOCKET,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    Message,
+    MessageKind,
+    decode,
+    uuid_fields,
+)
+from gputile.node.arbiter.server import CONNECTION_COST, Arbiter, ContainerConnection
 from tests.conftest import HANGS_S
 from tests.integration.arbiter.process import ArbiterProcess
 
@@ -28,7 +36,7 @@ CONNECTIONS = 48
 # Sends parts of messages too: what does not fit into the kernel is cut anywhere.
 FLOOD = """
 import select, socket, sys
-from gputile.node.arbiter.protocol import MessageKind, Message
+from gputile.node.arbiter.messages import MessageKind, Message
 path, number, start = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
 data = Message(MessageKind.BUSY, turn=1).encode() * 6000
 left = {}
@@ -178,8 +186,8 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     arbiter, loop = Recorder(), asyncio.get_running_loop()
     (path,) = arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
-    connection = ContainerConnection(str(path.parent), 1, arbiter, MessageQueue(loop))
-    await loop.connect_accepted_socket(lambda: connection, here)
+    here.setblocking(False)
+    connection = ContainerConnection(str(path.parent), 1, here, arbiter, MessageQueue(loop))
     there.sendall(GREETING)
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
     connection.pause()
@@ -191,7 +199,7 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     await asyncio.sleep(0.01)
     assert arbiter.left == [], "nobody looks"
     connection.close_if_hung_up()
-    assert connection.pending == 0
+    assert connection.closed
     await asyncio.sleep(0.01)
     assert arbiter.left == ["one"]
     arbiter.close()

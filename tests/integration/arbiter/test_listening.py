@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode
+from gputile.node.arbiter.messages import (
+    SIZE,
+    SOCKET,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    Message,
+    MessageKind,
+    decode,
+)
 from gputile.node.arbiter.server import Arbiter
 from tests.conftest import HANGS_S
 

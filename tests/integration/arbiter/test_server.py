@@ -9,9 +9,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.connection import MOST_CONNECTIONS
-from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
+from gputile.node.arbiter.messages import (
+    SIZE,
+    VERSION,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    Message,
+    MessageKind,
+    decode,
+    uuid_fields,
+)
+from gputile.node.arbiter.server import MOST_CONNECTIONS
 from tests.conftest import HANGS_S, examples
 from tests.integration.arbiter.process import ArbiterProcess
 

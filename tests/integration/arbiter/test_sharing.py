@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import GpuClaim
+from gputile.node.arbiter.messages import GpuClaim
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until
 from tests.integration.arbiter.process import ArbiterProcess

@@ -15,8 +15,18 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
+from gputile.node.arbiter.messages import (
+    SIZE,
+    SOCKET,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    Message,
+    MessageKind,
+    Spent,
+    decode,
+    uuid_fields,
+)
 from gputile.node.gateway.link import NodeLock
 from tests.conftest import HANGS_S
 
@@ -66,7 +76,7 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
         turns.starting("one", {GPU})
         assert share.read_bytes().startswith(b"gputile-share 1\n")
         share.unlink()
-    await turns.refresh()
+    turns.refresh()
     await until(lambda: answers(path))
     first = turns.pid
     assert first is not None
@@ -74,29 +84,12 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
     await until(lambda: turns.pid not in (None, first) and answers(path))
     store.prepare("two")
     wanted.append("two")
-    await turns.refresh()
+    turns.refresh()
     await until(lambda: answers(store.allocations / "two" / SOCKET))
     wanted.clear()
-    await turns.refresh()
+    turns.refresh()
     await until(lambda: turns.pid is None and not path.exists())
     await turns.stop()
-
-
-@pytest.mark.anyio
-async def test_the_share_of_a_start_outlasts_a_refresh_that_began_before(tmp_path: Path) -> None:
-    store, names = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ("one", "two")
-    shares = dict.fromkeys(names, b"old")
-    turns = ArbiterProcess(store, lambda _: TimeShares(Assignment(), dict(shares), {}))
-    files = [store.prepare(name) / "share" for name in names]
-    refresh = asyncio.create_task(turns.refresh())
-    await asyncio.sleep(0)
-    shares["two"] = b"new"
-    turns.starting("two", {GPU})
-    await refresh
-    assert [file.read_bytes() for file in files] == [b"old", b"new"]
-    shares["two"] = b"newer"
-    await turns.refresh()
-    assert files[1].read_bytes() == b"newer"
 
 
 @pytest.mark.anyio
@@ -112,7 +105,7 @@ async def test_what_was_used_is_told_by_each_arbiter_from_its_start(
     store.prepare("one")
     turns = ArbiterProcess(store, lambda _: shares_of(store, "one"), told.append)
     path = store.allocations / "one" / SOCKET
-    await turns.refresh()
+    turns.refresh()
     await until(lambda: answers(path))
     await asyncio.to_thread(use, path)
 

@@ -170,12 +170,12 @@ def answering(tmp_path: Path) -> Iterator[tuple[str, list[Answer]]]:
 LIST: Final = b'{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":['
 LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "html": (plain(200, HTML), 2, "is this an API server?"),
-    "login": (plain(302, b"", Location="http://127.0.0.1:1/login"), 1, "this is not an API server"),
+    "login": (plain(302, b"", Location="http://127.0.0.1:1/login"), 1, "is this an API server?"),
     "empty": (plain(200, b""), 2, "(it is empty, not JSON): is this an API server?"),
     "half": (plain(200, LIST), 2, "(it is not JSON: Input data was truncated; it begins '{"),
     "nested": (plain(200, b"[" * 100_000), 2, "(must be a mapping, is a list; it begins"),
-    "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "it asks clients to wait 3,600 s"),
-    "a long refusal": (plain(403, b'{"message":"' + b"m" * 5_000_000 + b'"}'), 1, "mmm; if RBAC refused it, grant"),
+    "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "429 TooManyRequests"),
+    "a long refusal": (plain(403, b'{"message":"' + b"m" * 5_000_000 + b'"}'), 1, "mmm"),
     "ssh": (raw(b"SSH-2.0-x\r\n"), 1, "the response is not HTTP: is this an API server?"),
 }
 

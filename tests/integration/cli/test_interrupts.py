@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from gputile.cli.commands.selftest import WORK
+from tests.fakes import nvml
+from tests.fakes.cuda import FakeGpus
 from tests.unit.cli.programs import arguments
 
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
@@ -87,8 +89,17 @@ def test_at_any_moment(silent: str, tmp_path: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_probes_of_a_selftest_end_with_it(number: int, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["selftest", "isolation", "--fake-driver", "--seconds", "600"]
+def test_probes_of_a_selftest_end_with_it(
+    number: int, group: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, machine = FakeGpus(tmp_path, copy_bytes_per_us=64_000), nvml.MACHINES["t4"](tmp_path / "machine")
+    machine.gpus[0].uuid = gpus.uuids[0]
+    machine.write()
+    for name, value in gpus.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(nvml.STATE_VARIABLE, str(machine.path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.library().parent), prepend=":")
+    words = ["selftest", "isolation", "--seconds", "600"]
     with tempfile.TemporaryDirectory() as directory:  # sockets in it have names of at most 107 bytes
         monkeypatch.setenv("TMPDIR", directory)
         for after in (1.5, 4.0):

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
 from tests.fakes.grpcservices import Stub
@@ -92,9 +92,8 @@ class NodeJudge:
     def held(self) -> tuple[dict[tuple[str, str, str], Gpus], dict[str, str]]:
         """Return the GPUs of each container that the kubelet lists, and what is held twice."""
         target = f"unix:{self._node.node.pod_resources}"
-        service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
         with grpc.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
-            listed = Stub(service, channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
+            listed = Stub("v1", "PodResourcesLister", channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
         found: dict[tuple[str, str, str], Gpus] = {}
         holder: dict[tuple[str, str], str] = {}
         twice: dict[str, str] = {}

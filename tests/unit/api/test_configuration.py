@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
-from gputile.api.gpu_time import GpuTimePolicy, parse_policy
+from gputile.api.well_known import GpuTimePolicy, parse_policy
 from tests.fakes.corebuilders import pod
 
 

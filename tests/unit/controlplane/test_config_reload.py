@@ -53,7 +53,7 @@ async def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given()
         reloader.configure(SMALL)
         await asyncio.sleep(0)
         refused = await client.get("/")
-        assert (refused.status_code, refused.text) == (503, "one configuration follows another")
+        assert (refused.status_code, refused.text) == (503, "the configuration is being reloaded")
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200, "it lives, and is not to be started anew"
         answering.set()

@@ -10,7 +10,7 @@ from gputile.api.webhooks import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.well_known import POD_GROUP_LABEL
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.ledger.events import Confirmed
@@ -107,10 +107,10 @@ async def test_what_preempt_adds_counts_b5() -> None:
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
         ledger.apply(Confirmed(f"uid-p{i}"))
-    engine, cluster, clock = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1)
+    engine, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
     verbs = ExtenderHandlers(
         engine,
-        Binder(engine, cluster, clock),
+        Binder(engine, cluster, lambda: 0.0, lambda: 1),
         lambda _: None,
         lambda: None,
         evictable=budgets_of(budget(1)),

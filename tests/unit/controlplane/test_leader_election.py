@@ -98,7 +98,7 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
     async with on_stage() as scene:
         held = {"holderIdentity": "b", "leaseDurationSeconds": LEASE_S, "leaseTransitions": 1}
         scene.server.put(LEASES, {**LEASE, "spec": held})
-        with pytest.raises(NotReady, match="b is the active one"):
+        with pytest.raises(NotReady, match="b leads"):
             await scene.election.lead()
         running = asyncio.create_task(scene.election.run(0.001))
         await asyncio.sleep(0.01)
@@ -106,11 +106,11 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
         scene.time += LEASE_S
         await until(scene.election.leads)
         scene.server.put(LEASES, {**LEASE, "spec": held})
-        await until(lambda: "leads no more" in caplog.text)
+        await until(lambda: "no longer leads" in caplog.text)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    assert caplog.text.count("leads no more") == 1, "a standby says nothing"
+    assert caplog.text.count("no longer leads") == 1, "a standby says nothing"
 
 
 @pytest.mark.anyio
@@ -118,7 +118,7 @@ async def test_while_the_lease_is_new_a_replica_says_that_nobody_leads_yet() -> 
     """People read it in the Event of a pod that comes right after the installation."""
     async with on_stage() as scene:
         del scene.server.store[LEASES]["controller"]
-        with pytest.raises(NotReady, match=r"^no replica is active yet: the Lease is new$"):
+        with pytest.raises(NotReady, match=r"^no replica leads yet: the Lease is new$"):
             await scene.election.lead()
 
 

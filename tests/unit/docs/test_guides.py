@@ -1,7 +1,7 @@
 """The guides name commands, files and options that exist, lead to their evidence, and have a row for each complaint.
 
 tests/e2e/test_local_cluster.py executes the first part of the first page, tests/chart/test_guides.py renders the chart
-with its values.
+with the values of the pages that install it.
 """
 
 import re
@@ -20,7 +20,7 @@ def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["faq", "getting-started", "troubleshooting"])
+@pytest.mark.parametrize("name", ["faq", "getting-started", "laptop", "troubleshooting"])
 def test_each_command_exists_with_its_options(name: str) -> None:
     assert unknown_to_gputile(page(f"guides/{name}.md")) == []
 
@@ -39,14 +39,15 @@ def test_each_warning_of_a_pod_and_condition_of_a_node_has_a_row() -> None:
     assert [name for name in complaints if f"`{name}`" not in page("guides/troubleshooting.md")] == []
 
 
-_FIRST = page("guides/getting-started.md")
+_FIRST, _LAPTOP = page("guides/getting-started.md"), page("guides/laptop.md")
 
 
-def test_each_target_and_file_of_the_first_page_is_there() -> None:
-    targets = {command.split()[1] for command in shell_commands(_FIRST) if command.startswith("make ")}
+def test_each_target_and_file_of_the_first_pages_is_there() -> None:
+    both = _FIRST + _LAPTOP
+    targets = {command.split()[1] for command in shell_commands(both) if command.startswith("make ")}
     assert targets == {"cluster", "image"}
     assert [name for name in targets if f"\n{name}: " not in (_ROOT / "Makefile").read_text("utf-8")] == []
-    files = set(re.findall(r"(?:examples|charts)/[\w./-]+", _FIRST))
+    files = set(re.findall(r"(?:examples|charts)/[\w./-]+", both))
     assert [file for file in files if not (_ROOT / file.rstrip(".")).exists()] == []
 
 
@@ -61,5 +62,5 @@ def test_the_archive_is_what_make_image_writes() -> None:
     program = (_ROOT / "release" / "__main__.py").read_text("utf-8")
     repository = re.search(r'"--repository",[^)]*\bdefault="([^"\s]+)"', program)
     assert repository
-    assert f"image.repository={repository[1]}\n" in _FIRST
-    assert set(re.findall(r"dist/\S+", _FIRST)) == {f"dist/gputile-{VERSION}-x86_64.image.tar"}
+    assert f"image.repository={repository[1]}\n" in _LAPTOP
+    assert set(re.findall(r"dist/\S+", _LAPTOP)) == {f"dist/gputile-{VERSION}-x86_64.image.tar"}

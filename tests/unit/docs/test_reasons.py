@@ -13,7 +13,7 @@ from gputile.cli.terminal import ExitCode
 
 _CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest|Preempt(?:ed|ing)")
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
-_NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/protocols")
+_NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/kubelet_pb2")
 _WORDS = {"EventSet", "GetDevicePluginOptions", "GetPreferredAllocation", "ListAndWatch", "PreStartContainer"}
 _WORDS |= {"GetInfo", "NodePrepareResources", "NodeUnprepareResources", "NodeWatchResources"}
 _WORDS |= {"NotifyRegistrationStatus"}

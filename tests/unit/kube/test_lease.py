@@ -83,7 +83,7 @@ async def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
 async def test_refusals_and_nonsense_are_raised() -> None:
     async with on_stage(there=False) as scene:
         scene.server.fault("post", "answer", status=403)
-        with pytest.raises(Forbidden, match='verb "create" on resource "leases"'):
+        with pytest.raises(Forbidden, match=r"POST .*/leases"):
             await scene.replica("first").acquire()
         scene.server.fault("get", "answer", status=200, body=b"[]")
         with pytest.raises(BadAnswer):

@@ -90,7 +90,7 @@ async def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFi
                 event = world.view.events[0]
                 assert isinstance(event, Replaced)
                 assert event.unreadable[0] == UnreadableObject(
-                    "ns", "bad", "uid-bad", "spec.containers: must be a list, is the number 7"
+                    "ns", "bad", "uid-bad", "spec.containers: must be a list, is a whole number"
                 )
                 await reflector.relist()
                 world.server.put(PODS, unreadable_pod("p0"))

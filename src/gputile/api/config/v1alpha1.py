@@ -8,13 +8,25 @@ from msgspec import Meta
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
-from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
+from gputile.api.quantity import MOST_WEIGHT, Amount, MemorySize, QuantityError, parse_amount, parse_mib
+from gputile.api.well_known import (
+    GPU_RESOURCES,
+    LARGEST_UNIT_MIB,
+    MODE_LABEL,
+    POLICIES,
+    SMALLEST_UNIT_MIB,
+    GpuTimePolicy,
+    GpuTimePolicyError,
+    Mode,
+    Placement,
+    parse_policy,
+)
 from gputile.api.wording import described, matching
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
+Seconds = Annotated[int, Meta(ge=1, le=86400)]
+LongSeconds = Annotated[int, Meta(ge=10, le=86400)]
 Namespace = Annotated[str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")]
 
 
@@ -32,13 +44,16 @@ class Trust(Section, frozen=True):
     by: Annotated[
         Literal["namespace", "cluster"],
         described(
-            "Which pods may share a GPU without isolation: `namespace`, those of one namespace or of one group of "
-            "`trust.groups`; `cluster`, all."
+            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same namespace, or of "
+            "namespaces in the same group of `trust.groups`; `cluster`, all pods."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
-        described("Namespaces that trust each other, by the name of their group. A namespace may be in one group."),
+        described(
+            "Groups of namespaces whose pods may share a GPU without memory isolation, by the name of the group. A "
+            "namespace may be in one group only. Ignored with `trust.by: cluster`."
+        ),
     ] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
@@ -68,7 +83,13 @@ class Trust(Section, frozen=True):
 class AdmissionConfiguration(Section, frozen=True):
     """The admission webhook; ``gangs`` enables the planning of gangs."""
 
-    trusted_users: Annotated[tuple[str, ...], described("Users of the API server that may write allocations.")] = (
+    trusted_users: Annotated[
+        tuple[str, ...],
+        described(
+            "Users of the API server that may write the annotations of allocations and reservations, and change the "
+            "gang labels of pods that wait. The default is gputile's ServiceAccounts in the namespace `gputile`."
+        ),
+    ] = (
         "system:serviceaccount:gputile:gputile-agent",
         "system:serviceaccount:gputile:gputile-controller",
         "system:serviceaccount:gputile:gputile-extender",
@@ -77,14 +98,15 @@ class AdmissionConfiguration(Section, frozen=True):
     gangs: Annotated[
         bool,
         described(
-            "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
+            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, and the controller "
+            "removes the gates when it has reserved GPUs for the whole gang."
         ),
     ] = False
     isolation: Annotated[
         Literal["none", "memory"],
         described(
-            "The default of `gputile.io/isolation` for GPU pods: `memory` keeps them off GPUs on which memory is not "
-            "limited."
+            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps them off GPUs whose "
+            "memory limits are not enforced; `none` does not."
         ),
     ] = "none"
 
@@ -94,12 +116,17 @@ class Features(Section, frozen=True):
 
     sharing: Annotated[
         bool,
-        described("Whether nodes may offer parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."),
+        described(
+            "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer parts of GPUs. If not, "
+            "such nodes offer whole GPUs."
+        ),
     ] = True
-    topology: Annotated[bool, described("Whether nodes may use the mode `topology`.")] = True
+    topology: Annotated[
+        bool, described("Whether nodes may use the mode `topology`. If not, such nodes offer whole GPUs.")
+    ] = True
     claims: Annotated[
         bool,
-        described("Whether nodes may offer GPUs by ResourceClaims (the label `gputile.io/claims`)."),
+        described('Whether nodes with the label `gputile.io/claims: "true"` offer their GPUs to ResourceClaims.'),
     ] = False
 
 
@@ -107,29 +134,25 @@ class GangConfiguration(Section, frozen=True):
     """The planning of gangs, which ``admission.gangs`` enables."""
 
     hold_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "How long GPUs stay reserved for a planned gang before its pods are planned again; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has not begun to start by "
+            "then, it is planned again; 1 to 86400."
         ),
     ] = 120
     patience_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "How long other gangs may pass the first gang in the queue. Then GPUs that become free are reserved for "
-            "it; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds that other gangs may start before the first gang in the queue. After that time, GPUs "
+            "that become free are reserved for the first gang; 1 to 86400."
         ),
     ] = 600
     keep_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "How long GPUs stay reserved for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
-            "gang could ever start; 1 to 86400. For a single pod that preempts, see `preemption.keepSeconds`.",
-            ge=1,
-            le=86400,
+            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; 1 to 86400. If it is "
+            "unknown whether the gang can ever start, `gangs.patienceSeconds` applies instead. For a gang that "
+            "preempts others, see `preemption.keepSeconds`."
         ),
     ] = 3600
 
@@ -140,17 +163,15 @@ class PreemptionConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether pods of lower priority are evicted for a pod or gang that does not fit, and their GPUs are "
-            "reserved for it."
+            "Whether the controller evicts pods of lower priority for a pod or gang that does not fit, and reserves "
+            "their GPUs for it. If not, only kube-scheduler preempts."
         ),
     ] = True
     keep_seconds: Annotated[
-        int,
+        LongSeconds,
         described(
-            "How long the GPUs stay reserved at most, after the longest grace period of the evicted pods; 10 to 86400. "
-            "For gangs, see `gangs.keepSeconds`.",
-            ge=10,
-            le=86400,
+            "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts others, counted from "
+            "the end of the longest grace period of the evicted pods; 10 to 86400."
         ),
     ] = 120
 
@@ -165,9 +186,10 @@ _MOST_OFFERED = 2**53  # the largest integer that is exact in every JSON reader
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
     """The GPUs of one node of a type."""
 
-    count: Annotated[int, described("Number of GPUs of a node; 1 to 64.", ge=1, le=64)] = 1
+    count: Annotated[int, described("Number of GPUs on each node; 1 to 64.", ge=1, le=64)] = 1
     memory: Annotated[
-        MemorySize, described("Memory of a GPU, as `nvidia-smi --query-gpu=memory.total` prints it: `23028MiB`.")
+        MemorySize,
+        described("Memory of each GPU, as `nvidia-smi --query-gpu=memory.total` prints it, such as `23028MiB`."),
     ]
 
 
@@ -175,8 +197,8 @@ class NodeTaint(Section, frozen=True, kw_only=True):
     """A taint of the nodes of a type, in addition to ``nvidia.com/gpu:NoSchedule``."""
 
     key: Annotated[str, described("The key of the taint.", min_length=1)]
-    value: Annotated[str, described("Its value.")] = ""
-    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("Its effect.")] = "NoSchedule"
+    value: Annotated[str, described("The value of the taint.")] = ""
+    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("The effect of the taint.")] = "NoSchedule"
 
 
 class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
@@ -191,21 +213,25 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             "their node pool.",
         ),
     ]
-    gpus: Annotated[NodeTypeGpus, described("The GPUs of one node.")]
-    mode: Annotated[Mode, described("The mode that the nodes join with.")] = Mode.EXCLUSIVE
+    gpus: Annotated[NodeTypeGpus, described("The GPUs of each node.")]
+    mode: Annotated[
+        Mode, described("The mode with which the nodes join, as in the node label `ack.node.gpu.schedule`.")
+    ] = Mode.EXCLUSIVE
     labels: Annotated[
         dict[
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
         ],
-        described("Further labels of the nodes that pods may select."),
+        described("Other labels that the nodes join with. Pods may select nodes by them."),
     ] = msgspec.field(default_factory=dict)
-    taints: Annotated[tuple[NodeTaint, ...], described("Taints of the nodes beside `nvidia.com/gpu:NoSchedule`.")] = ()
+    taints: Annotated[
+        tuple[NodeTaint, ...], described("Taints that the nodes join with, in addition to `nvidia.com/gpu:NoSchedule`.")
+    ] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         described(
-            "Other resources that a node offers: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. CPU, memory and "
-            "ephemeral storage are assumed to suffice unless they are listed."
+            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or `hugepages-2Mi: 4Gi`. CPU, "
+            "memory and ephemeral storage are assumed to suffice unless they are listed here."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -226,22 +252,23 @@ class AutoscalingConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller requests nodes from the cluster's autoscaler by placeholder pods, and keeps pods "
-            "off node types that they could never fit."
+            "Whether the controller creates placeholder pods, so that the cluster's autoscaler adds GPU nodes that it "
+            "would not add by itself. Admission then also keeps GPU pods off node types that they could never fit."
         ),
     ] = False
-    most_nodes: Annotated[int, described("Most nodes that are requested at a time; 1 to 100.", ge=1, le=100)] = 10
+    most_nodes: Annotated[
+        int, described("The largest number of nodes that are requested at the same time; 1 to 100.", ge=1, le=100)
+    ] = 10
     wait_seconds: Annotated[
-        int,
+        LongSeconds,
         described(
-            "How long a node may take to join, and then until its agent reports GPUs; 10 to 86400.",
-            ge=10,
-            le=86400,
+            "The time in seconds within which a requested node has to join, and after that the time within which its "
+            "agent has to report GPUs; 10 to 86400."
         ),
     ] = 900
     node_types: Annotated[
         tuple[NodeTypeConfiguration, ...],
-        described("The types of GPU nodes that the autoscaler can add, in the order of preference."),
+        described("The types of GPU nodes that the autoscaler can add, the preferred type first."),
     ] = ()
 
 
@@ -249,14 +276,17 @@ class ControllerConfiguration(Section, frozen=True):
     """The controller: taints, and nodes with a silent agent."""
 
     taint_nodes: Annotated[
-        bool, described("Whether the controller sets the taint `nvidia.com/gpu:NoSchedule` on GPU nodes.")
+        bool,
+        described(
+            "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If not, it removes those "
+            "that it has added."
+        ),
     ] = True
     agent_silent_seconds: Annotated[
-        int,
+        Seconds,
         described(
-            "How long a node may offer no GPUs before it gets the condition `gputile.io/AgentSilent`; 1 to 86400.",
-            ge=1,
-            le=86400,
+            "The time in seconds for which a GPU node may offer no GPUs before the controller sets the condition "
+            "`gputile.io/AgentSilent`; 1 to 86400."
         ),
     ] = 120
 
@@ -267,26 +297,35 @@ class GpuTime(Section, frozen=True):
     policy: Annotated[
         str | int,
         described(
-            "The policy of GPU time on `cgpu` nodes, by its name or its number in ACK. The label "
-            "`gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes use `fixed` unless they have the "
-            "label.",
+            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or its number in ACK. "
+            "The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes without the label use "
+            "`fixed`.",
             extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
         ),
     ] = GpuTimePolicy.WEIGHTED.value
-    quantum_ms: Annotated[int, described("The length of a turn in ms; 5 to 500.", ge=5, le=500)] = 30
+    quantum_ms: Annotated[
+        int, described("The length in ms of a container's turn on a GPU; 5 to 500.", ge=5, le=500)
+    ] = 30
     longest_wait_ms: Annotated[
         int,
-        described("The wait in ms after which a container goes first; 100 to 60000.", ge=100, le=60000),
+        described(
+            "The time in ms that a container waits for a GPU before it takes precedence over all others; 100 to 60000.",
+            ge=100,
+            le=60000,
+        ),
     ] = 1000
     max_weight: Annotated[
         int,
         described(
-            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000.", ge=1, le=MOST_WEIGHT
+            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. With 1, all pods have "
+            "the same weight.",
+            ge=1,
+            le=MOST_WEIGHT,
         ),
     ] = 1
     namespace_max_weight: Annotated[
         dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
-        described("The same by namespace, for some namespaces."),
+        described("`gpuTime.maxWeight` for some namespaces, by the name of the namespace."),
     ] = msgspec.field(default_factory=dict)
 
     def most_weight(self, namespace: str) -> int:
@@ -297,30 +336,37 @@ class GpuTime(Section, frozen=True):
 class Configuration(Section, frozen=True):
     """The configuration. The descriptions of the fields are in the reference."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")] = (
         "gputile.io/v1alpha1"
     )
     kind: Annotated[Literal["Configuration"], described("The kind of this file.")] = "Configuration"
-    gpu_memory_unit: Annotated[MemorySize, described("One unit of `aliyun.com/gpu-mem`: 64MiB or more.")] = "1GiB"
+    gpu_memory_unit: Annotated[
+        MemorySize, described("The memory of one unit of `aliyun.com/gpu-mem`; 64MiB or more. All nodes use it.")
+    ] = "1GiB"
     placement: Annotated[
         Placement,
         described(
             "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; `packing`, those that "
-            "leave most room for later pods. The label `ack.node.gpu.placement` overrides it for the GPUs of a node."
+            "leave most room for the kinds of pods that come. The node label `ack.node.gpu.placement` overrides it for "
+            "the GPUs of that node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
         described(
-            "Most pods on a GPU with memory isolation (`cgpu`, `core_mem`, `mps`); 1 to 1024.",
+            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem`, `mps`); 1 to 1024.",
             ge=1,
             le=1024,
         ),
     ] = 16
-    trust: Annotated[Trust, described("Which pods may share a GPU without isolation.")] = Trust()
+    trust: Annotated[Trust, described("Which pods may share a GPU without memory isolation.")] = Trust()
     admission: Annotated[AdmissionConfiguration, described("The admission webhook.")] = AdmissionConfiguration()
-    features: Annotated[Features, described("The features that nodes may use.")] = Features()
-    gangs: Annotated[GangConfiguration, described("The planning of gangs.")] = GangConfiguration()
+    features: Annotated[Features, described("The features that nodes may use; a node asks for them by labels.")] = (
+        Features()
+    )
+    gangs: Annotated[GangConfiguration, described("The planning of gangs, which `admission.gangs` enables.")] = (
+        GangConfiguration()
+    )
     preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
     )
@@ -328,10 +374,13 @@ class Configuration(Section, frozen=True):
         AutoscalingConfiguration()
     )
     controller: Annotated[ControllerConfiguration, described("The controller.")] = ControllerConfiguration()
-    gpu_time: Annotated[GpuTime, described("How time on GPUs is shared.")] = GpuTime()
+    gpu_time: Annotated[GpuTime, described("How containers share the time of a GPU.")] = GpuTime()
     scheduler_name: Annotated[
         str,
-        described("The scheduler that admission sets in GPU pods that name none. If it is empty, admission sets none."),
+        described(
+            "The scheduler that admission sets in GPU pods that name none, or name `default-scheduler`. If it is "
+            "empty, admission sets none."
+        ),
     ] = ""
 
     def __post_init__(self) -> None:

@@ -28,12 +28,5 @@ class KubernetesKinds(msgspec.Struct, frozen=True):
 
 @functools.cache
 def kubernetes_kinds() -> KubernetesKinds:
-    """Load ``fields.json``.
-
-    Raises:
-        FileNotFoundError: it is missing from the installation.
-    """
-    data = pkgutil.get_data(__name__, "fields.json")
-    if data is None:
-        raise FileNotFoundError("fields.json is missing from this installation")
-    return msgspec.json.decode(data, type=KubernetesKinds)
+    """Load ``fields.json``."""
+    return msgspec.json.decode(pkgutil.get_data(__name__, "fields.json") or b"", type=KubernetesKinds)

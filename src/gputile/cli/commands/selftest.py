@@ -25,9 +25,6 @@ SAY_AFTER_S = 1.0
 WORK = "taking memory and time of a GPU, which takes up to a minute"
 LIMIT_MIB = 2048
 LONGEST_S = 3600
-SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
-SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # each of two allocations asks for twice the limit
-SIMULATED_BYTES_PER_US = 64_000  # of simulated memory: a fill of the time probe takes a millisecond
 
 
 class IsolationAnswer(msgspec.Struct, frozen=True):
@@ -47,13 +44,7 @@ selftest = typer.Typer(
 
 @selftest.command("isolation")
 def isolation(
-    fake_driver: Annotated[
-        bool, typer.Option("--fake-driver", help="Use a simulated GPU; needs no driver and no GPU.")
-    ] = False,
-    limit_mib: Annotated[
-        int | None,
-        option("MIB", f"The memory limit; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.", min=64),
-    ] = None,
+    limit_mib: Annotated[int, option("MIB", "The memory limit to test.", min=64)] = LIMIT_MIB,
     seconds: Annotated[
         float, option("SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S)
     ] = 4.0,
@@ -64,23 +55,19 @@ def isolation(
     Exit code: 0 if every limit held, 1 if one did not.
     """
     from gputile.node.isolation.library import LibraryMissing
+    from gputile.node.isolation.selftest import memory_rows, time_rows
 
     if math.isnan(seconds):
         fail(f"--seconds {seconds}: not a number")
-    if fake_driver and limit_mib is not None and limit_mib > SIMULATED_MOST_MIB:
-        fail(
-            f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
-        )
     try:
         with (
             _temporary_root(),
             _unwinding_on_signals(),
             Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S),
         ):
-            if fake_driver:
-                memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
-            else:
-                memory, times = _real(limit_mib or LIMIT_MIB, seconds)
+            uuid, environment = _first_gpu()
+            memory = list(memory_rows(uuid, limit_mib, environment))
+            times = list(time_rows(uuid, environment, seconds)) if seconds else []
     except LibraryMissing as error:
         fail(str(error))
     if output.is_data:
@@ -135,32 +122,18 @@ def _temporary_root() -> Iterator[None]:
             tempfile.tempdir = before
 
 
-def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.selftest import memory_rows, time_rows
-    from gputile.node.isolation.simulated_gpus import SimulatedDriver, SimulatedGpus, driver_directory
-
-    with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
-        sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
-        gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, SimulatedDriver(64, copy_bytes_per_us=rate))
-        uuid, environment = gpus.uuids[0], gpus.environment()
-        memory = list(memory_rows(uuid, limit_mib, environment, slack_mib=128))
-        return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
-
-
-def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.selftest import memory_rows, time_rows
+def _first_gpu() -> tuple[str, dict[str, str]]:
+    """Return the UUID of the first GPU, and the environment in which a process sees only that GPU."""
     from gputile.node.nvml.nvml_probe import open_real
     from gputile.node.nvml.probe import NvmlError
 
     try:
         gpus = open_real().inventory().gpus
     except NvmlError as error:
-        fail(f"no GPU was found ({error}): run it on a GPU node, or with --fake-driver")
+        fail(f"no GPU was found ({error}): run it on a GPU node")
     if not gpus:
-        fail("no GPU was found: run it on a GPU node, or with --fake-driver")
-    uuid, environment = gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
-    memory = list(memory_rows(uuid, limit_mib, environment))
-    return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
+        fail("no GPU was found: run it on a GPU node")
+    return gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
 
 
 def _print(rows: "list[MemoryRow]") -> None:

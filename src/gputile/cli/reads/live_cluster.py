@@ -40,7 +40,7 @@ from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, Un
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.tools.simulator.admission import PriorityClasses
-    from gputile.tools.simulator.gangs import PodGroups
+    from gputile.tools.simulator.controller_rules import PodGroups
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
@@ -283,7 +283,7 @@ async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
     Raises:
         KubeError: the API server fails.
     """
-    from gputile.tools.simulator.gangs import PodGroups
+    from gputile.tools.simulator.controller_rules import PodGroups
 
     found, why = await listed(connection, POD_GROUPS_PATH, PodGroup)
     if found is None:

@@ -5,7 +5,7 @@ previous one. A version of a pod that is older than the known one is ignored, un
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass
 
@@ -135,21 +135,18 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.pod_changed(event)
             return
+        kept = {pod.metadata.uid for pod in event.objects} | {each.uid for each in event.unreadable}
         async with self.listing:
             with spared_by_garbage_collection():
-                await self._replace_pods(event.objects, {each.uid for each in event.unreadable})
+                async for uid in taking_turns(self._versions.keys() - kept):
+                    self._forget(uid)
+                # Finished pods are only stored if others of their gang have not finished: apply unfinished pods first.
+                for finished in (False, True):
+                    async for pod in taking_turns(event.objects):
+                        if pod.finished is finished:
+                            self._apply_listed(pod)
+                self.freed += 1
         self._changed()
-
-    async def _replace_pods(self, pods: Sequence[Pod], unreadable: Set[str]) -> None:
-        kept = unreadable | {pod.metadata.uid for pod in pods}
-        async for uid in taking_turns(self._versions.keys() - kept):
-            self._forget(uid)
-        # Finished pods are only stored if others of their gang have not finished, so unfinished pods are applied first.
-        for finished in (False, True):
-            async for pod in taking_turns(pods):
-                if pod.finished is finished:
-                    self._apply_listed(pod)
-        self.freed += 1
 
     def _apply_listed(self, pod: Pod) -> None:
         """Apply a listed pod even if its version is older: versions decrease if etcd is restored from a backup."""
@@ -278,7 +275,7 @@ class ClusterState:
         self.freed += 1
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)
-        self._stand_in_the_empty_cluster(uid)
+        self._update_empty_cluster(uid)
 
     def _occupy(self, pod: Pod) -> None:
         """Count the pod on its node, or on its reserved node."""
@@ -293,9 +290,9 @@ class ClusterState:
         self.placement.predicates.remove(uid)
         if node:
             self.placement.predicates.place(pod, node)
-        self._stand_in_the_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
+        self._update_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
 
-    def _stand_in_the_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
+    def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
         """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if given."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:

@@ -17,9 +17,9 @@ from gputile.api.workloads import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import STATES
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import STATES
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders

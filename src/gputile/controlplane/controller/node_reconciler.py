@@ -58,7 +58,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
-        return None if label is None or _has_spoken(node) else _no_agent(label)
+        return None if label is None or _has_agent_condition(node) else _no_agent(label)
     try:
         inventory = decode_inventory(text)
     except InventoryError as error:
@@ -75,7 +75,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
     return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
 
 
-def _has_spoken(node: Node) -> bool:
+def _has_agent_condition(node: Node) -> bool:
     """Return whether an agent has set a condition; it writes no inventory if another device plugin serves the GPUs."""
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
@@ -88,8 +88,8 @@ def _no_agent(label: str) -> NodeDiagnosis:
         return NodeDiagnosis(ConditionReason.INVALID_LABEL, message, at_once=True)
     return NodeDiagnosis(
         ConditionReason.NO_AGENT,
-        f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
-        f"there, or it rests because it finds no NVIDIA GPU",
+        f"the label {MODE_LABEL} sets mode {label}, but no gputile agent has reported GPUs: none runs on the node, or "
+        f"it has found no NVIDIA GPU",
     )
 
 
@@ -100,8 +100,8 @@ def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int)
     healthy = sum(gpu.healthy for gpu in inventory.gpus)
     return NodeDiagnosis(
         ConditionReason.NOTHING_OFFERED,
-        f"the node's agent reported {healthy} GPUs in mode {mode.value}, and its kubelet offers no {min(expected)}: "
-        f"the agent does not run, or its device plugin is not registered",
+        f"the node's agent reported {healthy} GPUs in mode {mode.value}, but its kubelet offers no {min(expected)}: "
+        f"the agent does not run, or its device plugin is not registered with the kubelet",
     )
 
 
@@ -243,7 +243,7 @@ class WorkQueue:
             failed = self._failed.get(key, 0)
             self._failed[key] = failed + 1
             pause = max(self._backoff.delay(failed), error.retry_after)
-            log.log(logging.WARNING if failed else logging.INFO, "%s: trying again in %.1f s: %s", key, pause, error)
+            log.log(logging.WARNING if failed else logging.INFO, "node %s: retrying in %.1f s: %s", key, pause, error)
             self.add_later(key, pause)
 
 

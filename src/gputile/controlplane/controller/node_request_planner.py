@@ -17,10 +17,9 @@ from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangEvent
-from gputile.controlplane.controller.nodes_by_type import TypeNodes, nodes_by_type
-from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangEvent
+from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders, TypeNodes, nodes_by_type
 from gputile.core.devices.gang_membership import gang_of, in_line
 from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.devices.request import RequestError
@@ -40,13 +39,14 @@ SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption
 MOST_PODS: Final = 256  # per round, plus the remaining pods of the last gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
-_TOLD_AGAIN_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
+_REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
-    "no node has as much in sum as is asked for, which the autoscaler sees by itself: its own events and log say why "
-    "it has added none"
+    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it does not, its events "
+    "and log say why"
 )
 _BEYOND_MOST: Final = (
-    "no GPU has room for the pod, and as many nodes as autoscaling.mostNodes allows are wanted for others before it"
+    "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other pods: wait, or raise "
+    "autoscaling.mostNodes"
 )
 
 
@@ -107,7 +107,7 @@ class NodeBackoff:
                 self._ended[key] = times + (2 if late else 1), now_ns
         return False
 
-    def keep(self, exists: Callable[[str], bool]) -> None:
+    def forget_gone(self, exists: Callable[[str], bool]) -> None:
         """Forget pods that are gone."""
         self._ended = {key: ended for key, ended in self._ended.items() if exists(key[0])}
         for attempt in self._attempts.values():
@@ -124,7 +124,7 @@ class NodeRequestPlanner:
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._told: dict[tuple[str, EventReason], tuple[str, int]] = {}  # latest message and time (ns)
+        self._reported: dict[tuple[str, EventReason], tuple[str, int]] = {}  # latest message and time (ns)
         self._refused_at: dict[str, int] = {}  # by UID: when all node types last refused the pod (ns)
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
@@ -151,10 +151,10 @@ class NodeRequestPlanner:
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {uid: look for uid, look in self._refused_at.items() if uid not in found.types and state.knows(uid)}
         self._refused_at = before | dict.fromkeys(found.refused, state.now_ns)
-        self._told = {key: told for key, told in self._told.items() if state.knows(key[0])}
-        self._backoff.keep(state.knows)
+        self._reported = {key: event for key, event in self._reported.items() if state.knows(key[0])}
+        self._backoff.forget_gone(state.knows)
         for each in pods:
-            self._tell(each.pod, found, wanted, result)
+            self._report(each.pod, found, wanted, result)
         return result
 
     def is_covered(self, node: str) -> bool:
@@ -162,7 +162,7 @@ class NodeRequestPlanner:
 
     def forget(self) -> None:
         """Forget earlier requests and events: another replica may have led meanwhile."""
-        self._told, self._backoff = {}, NodeBackoff(self._wait_seconds * _SECOND)
+        self._reported, self._backoff = {}, NodeBackoff(self._wait_seconds * _SECOND)
 
     # -- pods without room
 
@@ -224,16 +224,16 @@ class NodeRequestPlanner:
         }
         seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
         places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
-        homeless = [each for each in seen if each.pod.metadata.uid not in places]
+        unplaced = [each for each in seen if each.pod.metadata.uid not in places]
 
         def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
             found = new_nodes(part, self._types, starting, self._configuration, barred)
-            unasked = [each for each in homeless if each.pod.metadata.uid in found.types]
+            unasked = [each for each in unplaced if each.pod.metadata.uid in found.types]
             return found, found.counts - nodes_added_unasked(unasked, self._types, self._configuration, barred)
 
         found, lacking = plan(pods)
         # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never will.
-        expected_of_it = [each for each in homeless if each.pod.metadata.uid in found.on_new]
+        expected_of_it = [each for each in unplaced if each.pod.metadata.uid in found.on_new]
         late = {_likeness(each) for each in expected_of_it if self._waits(each.pod) >= self._wait_seconds}
         others = [each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late]
         if others and len(others) < len(pods):
@@ -301,29 +301,29 @@ class NodeRequestPlanner:
 
     # -- events
 
-    def _tell(self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound) -> None:
+    def _report(self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound) -> None:
         """Record the event of a pod, unless it repeats a recent one."""
         uid, reason = pod.metadata.uid, EventReason.NODE_NOT_ADDED
         type_name, late = found.types.get(uid, ""), self._waits(pod) >= self._wait_seconds
         if (why := found.refused.get(uid)) is not None:
             if not any(refusal.rule is NodeTypeRule.PAUSED for refusal in why.values()):
                 reason = EventReason.NO_NODE_TYPE_FITS
-            text = f"no node is asked for that could take the pod: {worded(why)}"
+            text = f"no GPU has room for the pod, and no node is requested for it: {worded(why)}"
         elif uid not in found.on_new:
             return
         elif wanted[type_name]:
             reason = EventReason.NODE_REQUESTED
-            text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {type_name}"
+            text = f"no GPU has room for the pod: a node with the label {type_name} is requested from the autoscaler"
         elif late:
             text = _LEFT if self.requested < self._configuration.autoscaling.most_nodes else _BEYOND_MOST
         else:
             return
-        told, at_ns = self._told.get((uid, reason), ("", 0))
-        if told != text or self._state.now_ns - at_ns >= _TOLD_AGAIN_NS:
-            self._told[uid, reason] = text, self._state.now_ns
+        last, at_ns = self._reported.get((uid, reason), ("", 0))
+        if last != text or self._state.now_ns - at_ns >= _REPEATED_NS:
+            self._reported[uid, reason] = text, self._state.now_ns
             result.events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return what pods have in common for which an autoscaler adds nodes alike."""
+    """Return a key that is equal for pods for which an autoscaler would add the same kind of node."""
     return each.pod.metadata.namespace, each.request

@@ -3,7 +3,7 @@
 A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the condition by which
 autoscalers find unschedulable pods. By anti-affinity it only accepts a node without pods, except those of DaemonSets
 and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. For each existing
-empty node, one more placeholder is created, since an autoscaler puts one on it.
+empty node (``TypeNodes.idle``), one more placeholder is created, since an autoscaler puts one on it.
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even if gputile is gone.
 Placeholders are read from the cluster in each round, so a crash does no harm, and a new leader continues with them.
@@ -11,26 +11,37 @@ Placeholders are read from the cluster in each round, so a crash does no harm, a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.conversion import unix_seconds
-from gputile.api.core import Pod
-from gputile.api.well_known import DAEMON_LABEL, GPU_COUNT_LABEL, NODE_TYPE_ANNOTATION, PLACEHOLDER_LABEL, WHOLE_GPU
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import (
+    DAEMON_LABEL,
+    GPU_COUNT_LABEL,
+    KARPENTER_INITIALIZED_LABEL,
+    KARPENTER_POOL_LABEL,
+    NODE_TYPE_ANNOTATION,
+    PLACEHOLDER_LABEL,
+    WHOLE_GPU,
+)
 from gputile.controlplane.controller.api_server import ApiServerWriter
-from gputile.controlplane.controller.gangs.gang_round import GangEvent
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_round import GangEvent
 from gputile.controlplane.event_loop import taking_turns
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
 from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL
+from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
 LOOKS, LOOK_SECONDS = 100, 0.05  # checks whether deleted placeholders are gone: number, interval
 _SECOND: Final = 10**9
-_MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
+_MESSAGE = "this placeholder requests a node from the autoscaler; it is never bound, and gputile deletes it"
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on the pods of a Job
+_HARD: Final = ("NoSchedule", "NoExecute")
 _GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes deletes a placeholder
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
@@ -81,6 +92,72 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
             },
         },
     }
+
+
+@dataclass(slots=True)
+class TypeNodes:
+    """The nodes of one type.
+
+    ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs are healthy and
+    open to pods. ``idle`` are the nodes on which an autoscaler would put a placeholder: they run only pods of
+    DaemonSets and of kube-system, and are starting or offer all resources of the type. Karpenter regards the nodes in
+    ``starting_for_karpenter`` as starting, whatever their age. ``created_ns`` are the creation times of all nodes.
+    """
+
+    starting: int = 0
+    idle: set[str] = field(default_factory=set)
+    starting_for_karpenter: set[str] = field(default_factory=set)
+    usable: list[str] = field(default_factory=list)
+    created_ns: list[int] = field(default_factory=list)
+
+
+def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> dict[str, TypeNodes]:
+    """Return the nodes by the names of their types; a node is young for ``wait_ns`` after its creation."""
+    found = {kind.name: TypeNodes() for kind in types}
+    for name, node in state.nodes.items():
+        kind = next((kind for kind in types if kind.has(node)), None)
+        if kind is None:
+            continue
+        nodes = found[kind.name]
+        created_ns = int(unix_seconds(node.metadata.creation_timestamp) * _SECOND)
+        nodes.created_ns.append(created_ns)
+        usable = _is_usable(state, node, kind)
+        unused = all(booking.reserved for booking in state.ledger.on_node(name))
+        starting = unused and not usable and state.now_ns - created_ns < wait_ns
+        labels = node.metadata.labels
+        # Karpenter expects these nodes to offer all resources of the type later.
+        if KARPENTER_POOL_LABEL in labels and labels.get(KARPENTER_INITIALIZED_LABEL) != "true":
+            nodes.starting_for_karpenter.add(name)
+        if usable:
+            nodes.usable.append(name)
+        nodes.starting += starting
+        if usable:
+            allocatable = node_allocatable(node)
+            has_room = all(allocatable.get(resource, 0) >= count for resource, count in kind.resources.items())
+        else:
+            has_room = starting or (unused and name in nodes.starting_for_karpenter)
+        on_node = state.placement.predicates.pods_on(name)
+        if has_room and not any(pod.spec.node_name and _keeps_placeholders_away(pod) for pod in on_node):
+            nodes.idle.add(name)
+    return found
+
+
+def _keeps_placeholders_away(pod: Pod) -> bool:
+    """Return whether the anti-affinity of placeholders (``_ON_AN_EMPTY_NODE``) selects the pod."""
+    return pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
+
+
+def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
+    """Return whether the node is open to pods, with healthy GPUs and no hard taints but those of its type."""
+    info = state.ledger.info_of(node.metadata.name)
+    if info is None or info.closed or not info.inventory.gpus:
+        return False
+    described = {(taint.key, taint.effect) for taint in kind.taints}
+    closed = any(
+        taint.effect in _HARD and taint.key != WHOLE_GPU and (taint.key, taint.effect) not in described
+        for taint in node.spec.taints
+    )
+    return not closed and all(gpu.healthy for gpu in info.inventory.gpus)
 
 
 @dataclass(slots=True)
@@ -170,7 +247,7 @@ class Placeholders:
             return None
         except KubeError as error:
             self.failures += 1
-            log.warning("a placeholder was not written: %s", error)
+            log.warning("a write to a placeholder failed: %s", error)
             return error
         return None
 

@@ -27,8 +27,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
-from gputile.controlplane.controller.gangs.gang_queue import Gang, gang_of_one
-from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
+from gputile.controlplane.controller.gang_queue import Gang, gang_of_one
+from gputile.controlplane.controller.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
@@ -137,9 +137,9 @@ class Preemption:
         places, victims = preempting.plan.places, self.evictions.victims(gang.name)
         pods = {pod.metadata.uid: pod for pod in gang.unreserved}
         if not places.keys() <= pods.keys():
-            return PreemptionState.LOST, "its pods are others now"
+            return PreemptionState.LOST, "its pods have changed"
         if len(places) < gang.needed:
-            return PreemptionState.LOST, f"it needs {gang.needed} places now"
+            return PreemptionState.LOST, f"it now needs GPUs for {gang.needed} pods"
         bookings = self._bookings(preempting)
         planned = [(pods[uid], place.node) for uid, place in places.items()]
         ends_ns = preempting.until_ns, preempting.lasts_ns
@@ -148,11 +148,11 @@ class Preemption:
             return progress, why
         cluster, rules = self._state.victim_search_input(), self.evictions.rules(gang.name)
         if not victims.has_evicted and rules.over_budget(victims.uids):
-            return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
+            return PreemptionState.LOST, "a PodDisruptionBudget no longer allows the eviction of all victims"
         if self.evictions.due(gang.name, ()) and not (
             is_enough(bookings, planned, frozenset(victims.uids), cluster, rules, self._state.now_ns)
         ):
-            return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
+            return PreemptionState.LOST, "the eviction of the victims would no longer free enough"
         return progress, ""
 
     def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
@@ -215,7 +215,7 @@ class Preemption:
             since_ns = now_ns
             self._nominated[gang.name] = node, since_ns
         is_recent = 0 <= now_ns - since_ns < _NOMINATION_NS
-        return node if is_recent and node in self._state.nodes and not self._kept_off(gang.pod, node) else ""
+        return node if is_recent and node in self._state.nodes and not self._rejection(gang.pod, node) else ""
 
     def _find_for_pod(self, gang: Gang, hopeless: set[tuple[Request, bytes]]) -> GangVictims | None:
         pod, engine = gang.pod, self._state.placement.engine
@@ -279,8 +279,8 @@ class Preemption:
         self._write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
-        text = f"node {place.node}: {gpus} reserved for the pod for {lasts_ns // _SECOND} s at most{leave}"
+        victims = f"; evicted for it: {self.evictions.named(found.evicted)}" if found.evicted else ""
+        text = f"{gpus} of node {place.node} reserved for the pod for at most {lasts_ns // _SECOND} s{victims}"
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
@@ -290,7 +290,7 @@ class Preemption:
             return
         booking = self._state.ledger.booking(pod.metadata.uid)
         if booking is None or not booking.reserved or booking.plan != reservation.plan:
-            self.give_up(gang, "its GPUs are not reserved any more")
+            self.give_up(gang, "the reservation is no longer valid")
             return
         # An earlier leader may have evicted the pods that are leaving.
         leaving = self.evictions.leaving_at(booking.node, {share.uuid for share in booking.gpus})
@@ -319,7 +319,7 @@ class Preemption:
         if choice is None:
             self.evictions.choose(gang.name, (), "")
             if not has_evicted:
-                self.give_up(gang, "the pods that have to leave may not be evicted any more")
+                self.give_up(gang, "its victims can no longer be evicted, or no longer free enough")
             return
         self._withdraw(choice.withdrawn, gang.pod)
         self.evictions.choose(gang.name, choice.evicted, _preempted_by(gang.pod, booking.node))
@@ -329,7 +329,7 @@ class Preemption:
         """Give up the reservations of pods of lower priority that ``pod`` takes over."""
         preemptors = self._state.waiting.preemptors
         for other in [preemptors[uid] for uid in uids if uid in preemptors]:
-            self.give_up(gang_of_one(other), f"pod {pod.key} of higher priority takes its place")
+            self.give_up(gang_of_one(other), f"pod {pod.key} of higher priority takes over its GPUs")
 
     def _preemptor(self, gang: Gang, request: Request) -> Preemptor:
         return Preemptor(gang.pod.metadata.uid, request, gang.priority, self._state.now_ns / _SECOND)
@@ -384,7 +384,7 @@ class Preemption:
         if bookings is None:
             return PreemptionState.LOST, "one of its reservations is missing"
         for pod, name in planned:
-            if why := self._kept_off(pod, name):
+            if why := self._rejection(pod, name):
                 return PreemptionState.LOST, f"node {name} no longer accepts pod {pod.key}: {why}"
         judged = (lost_reservation(state.ledger, booking) for booking in bookings.values())
         lost = [refusal for refusal in judged if refusal is not None]
@@ -399,7 +399,7 @@ class Preemption:
         open_nodes = all(takes_now(state.ledger, pod, name) for pod, name in planned if pod.metadata.uid in bookings)
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
-    def _kept_off(self, pod: Pod, name: str) -> str:
+    def _rejection(self, pod: Pod, name: str) -> str:
         """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the pod or is gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None

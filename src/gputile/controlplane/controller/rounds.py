@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangRound
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 
@@ -41,10 +41,6 @@ class Planners:
     requests: tuple[NodeRequestPlanner, Placeholders] | None = None
 
 
-async def in_worker_thread(plan: Callable[[], RoundPlans]) -> RoundPlans:
-    return await asyncio.to_thread(plan)
-
-
 class Rounds:
     """Runs rounds while this replica is ``active``; ``compute`` calls its argument in a worker thread."""
 
@@ -54,7 +50,7 @@ class Rounds:
         planners: Planners,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
-        compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = in_worker_thread,
+        compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = asyncio.to_thread,
     ) -> None:
         self._state, self._active, self._unix_ns = state, active, unix_ns
         self._gangs, self._requests = planners.gangs, planners.requests

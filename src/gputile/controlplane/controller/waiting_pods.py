@@ -83,7 +83,8 @@ class GangMembers:
 
     def waiting(self) -> list[GangName]:
         """Return the gangs with unbound pods."""
-        return [name for name, pods in self._gangs.items() if any(map(_is_unbound, pods.values()))]
+        gangs = self._gangs.items()
+        return [name for name, pods in gangs if not all(pod.spec.node_name or pod.finished for pod in pods.values())]
 
     def pods(self, gang: GangName) -> Sequence[Pod]:
         return list(self._gangs[gang].values())
@@ -110,7 +111,3 @@ class GangMembers:
         if all(pod.finished for pod in self._gangs[gang].values()):
             for uid in self._gangs.pop(gang):
                 del self._gang_of[uid]
-
-
-def _is_unbound(pod: Pod) -> bool:
-    return not (pod.spec.node_name or pod.finished)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.quantity import MIB
@@ -32,9 +33,6 @@ LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
-# The verbs that book nothing, so that every replica answers them.
-_OF_EVERY_REPLICA = ("prioritize-claims",)
-
 _encoder = msgspec.json.Encoder()
 
 # The responses of verbs that have a field for an error; prioritize and preempt have none.
@@ -46,70 +44,48 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """``answer`` is called with the decoded body; ``outcome`` names its result in the metrics."""
+    """One verb over HTTP: reads the body, calls ``answer`` if this replica may act, and counts the outcome.
 
+    ``admit`` raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the metrics.
+    """
+
+    name: str
     decoder: msgspec.json.Decoder[Any]
     answer: Callable[[Any], Any]
     outcome: Callable[[Any], str]
-
-
-def _verbs(handlers: ExtenderHandlers) -> dict[str, _Verb]:
-    args, bind_args = msgspec.json.Decoder(ExtenderArgs), msgspec.json.Decoder(ExtenderBindingArgs)
-    preempt_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
-    return {
-        "filter": _Verb(args, handlers.filter, lambda result: "fits" if result.node_names else "refused"),
-        "prioritize": _Verb(args, handlers.prioritize, lambda _: "scored"),
-        "prioritize-without-gpus": _Verb(args, handlers.prioritize_without_gpus, lambda _: "scored"),
-        "prioritize-claims": _Verb(args, handlers.prioritize_claims, lambda _: "scored"),
-        "bind": _Verb(bind_args, handlers.bind, lambda result: "failed" if result.error else "bound"),
-        "preempt": _Verb(preempt_args, handlers.preempt, lambda _: "answered"),
-    }
-
-
-class _VerbEndpoint:
-    """One verb over HTTP: reads the body, answers if this replica may act, and counts the outcome."""
-
-    def __init__(
-        self,
-        name: str,
-        verb: _Verb,
-        admit: Callable[[], Awaitable[None]],
-        metrics: ExtenderMetrics,
-        bodies: BodyReader,
-    ) -> None:
-        self._name, self._verb, self._admit = name, verb, admit
-        self._requests, self._seconds = metrics.requests, metrics.seconds.labels(name)
-        self._bodies = bodies
-        self._most_items = MOST_ITEMS.get(name, MOST_ITEMS_ELSE)
+    admit: Callable[[], Awaitable[None]]
+    requests: Counter
+    seconds: Histogram
+    bodies: BodyReader
 
     async def serve(self, request: web.BaseRequest) -> web.Response:
-        begin, verb = time.perf_counter(), self._name
+        begin, most_items = time.perf_counter(), MOST_ITEMS.get(self.name, MOST_ITEMS_ELSE)
         try:
-            body = await self._bodies.body(request)
-            if has_more_items(body, self._most_items):
-                raise BadRequest(f"the body has more than {self._most_items} items of JSON")
-            await self._admit()
-            result = self._verb.answer(decode(body, self._verb.decoder))
+            body = await self.bodies.body(request)
+            if has_more_items(body, most_items):
+                raise BadRequest(f"the body has more than {most_items} items of JSON")
+            await self.admit()
+            result = self.answer(decode(body, self.decoder))
             if isawaitable(result):
                 result = await result
         except ConversionError as error:
-            return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
+            return self._failed(f"the request is not what kube-scheduler sends: {error}", 400, "bad_request")
         except BodyRefused as refused:
-            return self._failed(f"{verb}: {refused}", refused.status, "bad_request")
+            return self._failed(str(refused), refused.status, "bad_request")
         except BadRequest as error:
-            return self._failed(f"{verb}: {error}", 400, "bad_request")
+            return self._failed(str(error), 400, "bad_request")
         except NotReady as error:
-            return self._failed(f"{verb}: {error}", 503, "not_ready")
+            return self._failed(str(error), 503, "not_ready")
         except Exception as error:  # one bad call must not end the server
-            log.exception("%s failed", verb)
-            return self._failed(f"{verb}: internal error: {error!r}", 500, "error")
-        self._requests.labels(verb, self._verb.outcome(result)).inc()
-        self._seconds.observe(time.perf_counter() - begin)
+            log.exception("%s failed", self.name)
+            return self._failed(f"internal error: {error!r}", 500, "error")
+        self.requests.labels(self.name, self.outcome(result)).inc()
+        self.seconds.observe(time.perf_counter() - begin)
         return _json(result)
 
-    def _failed(self, text: str, status: int, outcome: str) -> web.Response:
-        self._requests.labels(self._name, outcome).inc()
-        failure = _FAILURES.get(self._name)
+    def _failed(self, why: str, status: int, outcome: str) -> web.Response:
+        self.requests.labels(self.name, outcome).inc()
+        failure, text = _FAILURES.get(self.name), f"{self.name}: {why}"
         return _json(failure(text)) if failure is not None else web.Response(status=status, text=text)
 
 
@@ -130,11 +106,23 @@ def create_app(
         if why := not_ready():
             raise NotReady(why)
 
+    args = msgspec.json.Decoder(ExtenderArgs)
+    bind_args, preempt_args = msgspec.json.Decoder(ExtenderBindingArgs), msgspec.json.Decoder(ExtenderPreemptionArgs)
+    verbs: list[tuple[str, msgspec.json.Decoder[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
+        ("filter", args, handlers.filter, lambda result: "fits" if result.node_names else "refused"),
+        ("prioritize", args, handlers.prioritize, lambda _: "scored"),
+        ("prioritize-without-gpus", args, handlers.prioritize_without_gpus, lambda _: "scored"),
+        ("prioritize-claims", args, handlers.prioritize_claims, lambda _: "scored"),
+        ("bind", bind_args, handlers.bind, lambda result: "failed" if result.error else "bound"),
+        ("preempt", preempt_args, handlers.preempt, lambda _: "answered"),
+    ]
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, not_ready)
-    for name, verb in _verbs(handlers).items():
-        admitting = admit_every_replica if name in _OF_EVERY_REPLICA else admit
-        routes[f"/{name}"] = "POST", _VerbEndpoint(name, verb, admitting, metrics, bodies).serve
+    for name, decoder, answer, outcome in verbs:
+        admitting = admit_every_replica if name == "prioritize-claims" else admit  # it books nothing
+        seconds = metrics.seconds.labels(name)
+        verb = _Verb(name, decoder, answer, outcome, admitting, metrics.requests, seconds, bodies)
+        routes[f"/{name}"] = "POST", verb.serve
     return routed(routes)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import FENCE_ANNOTATION
@@ -84,26 +83,23 @@ class PodApi:
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
 
 
-@dataclass(frozen=True, slots=True)
-class BinderClock:
-    """The binder's clocks: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
-
-    monotonic: Callable[[], float]
-    unix_ns: Callable[[], int]
-
-
 class BindError(Exception):
     """The pod was not bound, or the result is not known yet. kube-scheduler gets the message, and retries."""
 
 
 class Binder:
-    """Sends Bindings: concurrently for different pods, one at a time for the same pod."""
+    """Sends Bindings: concurrently for different pods, one at a time for the same pod.
 
-    def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: BinderClock) -> None:
+    ``monotonic`` returns seconds, ``unix_ns`` nanoseconds since the epoch.
+    """
+
+    def __init__(
+        self, engine: PlacementEngine, pod_api: PodApi, monotonic: Callable[[], float], unix_ns: Callable[[], int]
+    ) -> None:
         self._engine = engine
         self._ledger = engine.ledger
         self._pod_api = pod_api
-        self._clock = clock
+        self._monotonic, self._unix_ns = monotonic, unix_ns
         self._under_way: dict[str, asyncio.Task[str]] = {}
         # By UID: the Bindings whose responses were lost, at most one per pod.
         self._unconfirmed: dict[str, PodBinding] = {}
@@ -163,7 +159,7 @@ class Binder:
             async with asyncio.timeout(FIRST_POD_S):
                 while waits_for_first(self._ledger, uid):
                     await self._ended.wait()
-        binding = assume_pod(self._engine, pod, node, self._clock.unix_ns(), self._clock.monotonic())
+        binding = assume_pod(self._engine, pod, node, self._unix_ns(), self._monotonic())
         if isinstance(binding, Refusal):
             raise BindError(binding.text)
         if binding is None:
@@ -239,13 +235,13 @@ class Binder:
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}; then: {error}") from error
         if binding.is_unbound(found):
             return found
-        pod_was_read(self._ledger, pod.metadata.uid, before, found, self._clock.monotonic())
+        pod_was_read(self._ledger, pod.metadata.uid, before, found, self._monotonic())
         if not binding.is_executed(found):
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
         return None
 
     def _answer_lost(self, binding: PodBinding) -> None:
-        binding.lost_at = self._clock.monotonic()
+        binding.lost_at = self._monotonic()
         self._unconfirmed[binding.pod.metadata.uid] = binding
 
     async def _resolve(self, binding: PodBinding) -> bool:
@@ -262,19 +258,19 @@ class Binder:
             try:  # the pod cannot be written to: its version, or the time that has passed, shows the result
                 found = await self._pod_api.pod(meta.namespace, meta.name)
             except KubeError as error:
-                why = f"whether pod {binding.pod.key} is bound is not known yet: {refused}; {error}"
+                why = f"it is not known yet whether pod {binding.pod.key} is bound: {refused}; {error}"
                 raise BindError(why) from error
             # after a temporary failure, the API server may still execute the Binding, however late
-            lost_for_s = self._clock.monotonic() - binding.lost_at
+            lost_for_s = self._monotonic() - binding.lost_at
             may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
-            raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: {error}") from error
+            raise BindError(f"it is not known yet whether pod {binding.pod.key} is bound: {error}") from error
         if self._unconfirmed.get(meta.uid) is not binding:
             return False  # another call has resolved it meanwhile, and has updated the ledger
         if not binding.is_unbound(found):
-            pod_was_read(self._ledger, meta.uid, before, found, self._clock.monotonic())
+            pod_was_read(self._ledger, meta.uid, before, found, self._monotonic())
         elif found.metadata.resource_version == binding.version and not may_end:
-            raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: it cannot be written to")
+            raise BindError(f"it is not known yet whether pod {binding.pod.key} is bound: it cannot be written to")
         else:
             binding.take_back()
         del self._unconfirmed[meta.uid]
@@ -286,9 +282,9 @@ class Binder:
         A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few
         seconds.
         """
-        self._engine.ledger.apply(TimePassed(self._clock.unix_ns()))
+        self._engine.ledger.apply(TimePassed(self._unix_ns()))
         await self._resolve_all()
-        overdue = self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S)
+        overdue = self._ledger.overdue(self._monotonic(), CONFIRMATION_S)
         await several_at_once([(each.namespace, each.name, each.uid) for each in overdue], self._read_back)
 
     async def _read_back(self, overdue: tuple[str, str, str]) -> bool:
@@ -302,7 +298,7 @@ class Binder:
             log.warning("a Binding cannot be confirmed yet", extra={"pod": f"{namespace}/{name}", "why": str(error)})
             return False
         if uid not in self._under_way:
-            pod_was_read(self._ledger, uid, before, found, self._clock.monotonic())
+            pod_was_read(self._ledger, uid, before, found, self._monotonic())
         return True
 
     async def _resolve_all(self) -> None:

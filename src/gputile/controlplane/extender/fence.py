@@ -8,13 +8,12 @@ have become impossible. This depends on no clock, neither the extender's nor the
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
-from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.admission.gpu_requests import is_decided
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -23,10 +22,7 @@ PAUSE_S = 1.0
 
 
 async def fence_off(
-    pod_api: PodApi,
-    configuration: Configuration,
-    monotonic: Callable[[], float],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    pod_api: PodApi, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """Write to every pod that may have a Binding of a predecessor in progress.
 
@@ -37,51 +33,36 @@ async def fence_off(
     Raises:
         KubeError: the pods cannot be listed.
     """
-    begun = monotonic()
+    last_pass_at = monotonic() + ANSWER_LOST_FOR_GOOD_S
+    has_failed = False
 
-    def over() -> bool:
-        return monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S
+    def is_last_pass() -> bool:
+        return monotonic() >= last_pass_at
 
-    left = list(_may_be_bound(await pod_api.unbound(), configuration))
+    async def fence(pod: Pod) -> bool:
+        nonlocal has_failed
+        try:
+            await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
+        except KubeError as error:
+            if not has_failed:
+                log.warning("a pod cannot be fenced off from earlier Bindings: %s", error, extra={"pod": pod.key})
+            has_failed = True
+            return False
+        return True
+
+    left = [pod for pod in await pod_api.unbound() if _may_have_binding(pod)]
     log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
-    while left:
-        left = await _each(pod_api, left, over)
-        if not left:
-            return
-        if over():
-            log.warning("deciding although pods cannot be fenced off", extra={"pods": len(left)})
+    while left := await several_at_once(left, fence, is_last_pass):
+        if is_last_pass():
+            log.warning("taking over before all pods are fenced off", extra={"pods": len(left)})
             return
         await sleep(PAUSE_S)
 
 
-def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator[Pod]:
-    """Yield the pods for which the API server accepts a Binding and an extender may have sent one with GPUs."""
-    for pod in pods:
-        if pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp:
-            continue
-        try:
-            request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
-        except RequestError:
-            # The request may have been valid with an earlier configuration.
-            yield pod
-            continue
-        if request is not None:
-            yield pod
+def _may_have_binding(pod: Pod) -> bool:
+    """Return whether the API server accepts a Binding of the pod, and an extender may have sent one with GPUs.
 
-
-async def _each(pod_api: PodApi, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
-    """Write to the pods, some at a time; return those that could not be written or were skipped."""
-    told = False
-
-    async def fence(pod: Pod) -> bool:
-        nonlocal told
-        try:
-            await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
-        except KubeError as error:
-            if not told:
-                log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})
-            told = True
-            return False
-        return True
-
-    return await several_at_once(pods, fence, over)
+    A request that is invalid now may have been valid with an earlier configuration.
+    """
+    is_closed = pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp
+    return not is_closed and is_decided(pod)

@@ -64,9 +64,8 @@ class Informer:
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
             self._freed(after.node)  # its gang may have been refused because this reservation was missing
-        elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
-            name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))
-            self._freed(name)
+        elif not uid:
+            self._free_any(position)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -115,6 +114,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int) -> None:
+        """Report a node if the ledger has changed since ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._freed(next(iter(self._ledger.row_of)))
 
@@ -177,5 +177,5 @@ class PodRequeuer:
             try:
                 await annotate_node(self._connection, self._node, mark)
             except KubeError as error:
-                log.warning("kube-scheduler could not be woken: %s", error)
+                log.warning("refused pods are not requeued, because the node could not be annotated: %s", error)
             await asyncio.sleep(self._pause)

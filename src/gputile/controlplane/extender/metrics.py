@@ -61,17 +61,16 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Sums up the free memory of a ledger every ``every`` seconds; ``latest`` is the latest result."""
+    """Sums up the free memory of a ledger every ``EVERY_S`` seconds; ``latest`` is the latest result."""
 
-    def __init__(self, ledger: Ledger, *, every: float = EVERY_S) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._every = every
         self.latest = FreeMemory()
 
     async def run(self) -> None:
         while True:
             await self.update()
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(EVERY_S)
 
     async def update(self) -> None:
         self.latest = await asyncio.to_thread(free_memory, self._ledger.snapshot())

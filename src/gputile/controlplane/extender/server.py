@@ -4,8 +4,11 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +22,16 @@ from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import create_app
-from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, BinderClock, PodApi
+from gputile.controlplane.extender.binder import BIND_SECONDS, Binder, PodApi
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.packing_scores import build
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.client import SYSTEM_CLOCK, Clock, Connection
 from gputile.kube.config import Access
@@ -43,6 +47,7 @@ log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S = 5.0
 FOLLOW_TLS_EVERY_S = 10.0
+PRICES_LAST_S = 60.0  # scarcity may have changed by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class Extender:
         self._pod_api = PodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        self.binder = Binder(engine, self._pod_api, BinderClock(clock.monotonic, clock.unix_ns))
+        self.binder = Binder(engine, self._pod_api, clock.monotonic, clock.unix_ns)
         self.app = create_app(
             ExtenderHandlers(
                 engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
@@ -132,7 +137,7 @@ class Extender:
 
     async def _catch_up(self, fence: bool) -> None:
         if fence:
-            await fence_off(self._pod_api, self.ledger.configuration, self._clock.monotonic, self._clock.sleep)
+            await fence_off(self._pod_api, self._clock.monotonic, self._clock.sleep)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _record(self, event: PodEvent) -> None:
@@ -183,7 +188,7 @@ class Extender:
         work += [each.run() for each in self._claims.values()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
         if self._settings.lease_seconds:
-            work.append(self._gate.keep(self._settings.lease_seconds / 3))
+            work.append(self._election.keep_renewing(self._settings.lease_seconds / 3, self._gate.wants_lease))
         if self._events is not None:
             work.append(self._events.run())
         async with background(work):
@@ -200,6 +205,48 @@ class Extender:
             await self.binder.resolve_unconfirmed()
             if self.ledger.changes.position != position and self.ledger.row_of:
                 self._requeuer.freed(next(iter(self.ledger.row_of)))
+
+
+class PriceLearning:
+    """Recomputes the prices of a placement engine while pods arrive, in another process, so that no decision waits.
+
+    A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its prices
+    (``placement.packing_scores``). If the process fails, the previous prices stay in force. Until there are prices,
+    full nodes come first.
+    """
+
+    def __init__(self, engine: PlacementEngine, *, look_every: float = 1.0) -> None:
+        self._engine = engine
+        self._look_every = look_every
+
+    async def run(self) -> None:
+        """Recompute prices when enough pods have arrived, or the prices are stale; return at once if none are used."""
+        demand, ledger, loop = self._engine.demand, self._engine.ledger, asyncio.get_running_loop()
+        if demand is None:
+            return
+        while not ledger.row_of:  # noqa: ASYNC110 - the ledger signals no change
+            await asyncio.sleep(self._look_every)
+        for _ in demand.catch_up():
+            await asyncio.sleep(0)
+        pool: ProcessPoolExecutor | None = None
+        learnt_at = float("-inf")
+        try:
+            while True:
+                if not ledger.row_of or not (demand.due() or loop.time() - learnt_at > PRICES_LAST_S):
+                    await asyncio.sleep(self._look_every)
+                    continue
+                learnt_at = loop.time()
+                try:
+                    pool = pool or ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+                    found = await loop.run_in_executor(pool, prices, demand.demand())
+                    arrays = ledger.node_arrays.copy()
+                    self._engine.packing_state = await loop.run_in_executor(pool, build, arrays, found)
+                except (BrokenProcessPool, OSError) as error:
+                    log.warning("the prices of GPUs are not updated: %s", error)
+                    pool = None
+        finally:
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def serve(access: Access, configuration: Configuration, settings: ExtenderSettings) -> None:
@@ -241,6 +288,6 @@ def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Serv
     async def read(request: web.BaseRequest) -> web.StreamResponse:
         if request.method in ("GET", "HEAD"):
             return await reloader(request)
-        return web.Response(status=405, text="there are /healthz, /readyz and /metrics", headers={"Allow": "GET"})
+        return web.Response(status=405, text="only GET and HEAD are allowed", headers={"Allow": "GET, HEAD"})
 
     return Server(read, "--health-port", ANY_ADDRESS, settings.health_port)

@@ -72,7 +72,7 @@ class _ReviewPath:
             return web.Response(status=refused.status, text=str(refused))
         except ValueError as error:
             self._count("bad_request")
-            return web.Response(status=400, text=f"this is no AdmissionReview: {str(error)[:200]}")
+            return web.Response(status=400, text=f"the body is not an AdmissionReview: {str(error)[:200]}")
         try:
             verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
@@ -107,9 +107,9 @@ def _request(body: bytes) -> AdmissionRequest:
     """
     review = decode(body, _REVIEW)
     if review.api_version != API_VERSION or review.kind != KIND:
-        raise ValueError(f"only {API_VERSION} {KIND} is answered")
+        raise ValueError(f"apiVersion and kind must be {API_VERSION} and {KIND}")
     if review.request is None:
-        raise ValueError("it has no request")
+        raise ValueError("the field request is missing")
     return review.request
 
 

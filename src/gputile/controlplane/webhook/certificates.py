@@ -179,7 +179,7 @@ class CertificateKeeper:
                 await self.once()
                 self.problem = None
             except KubeError as error:
-                self.problem = f"the certificates cannot be maintained: {error}"
+                self.problem = f"the certificate cannot be maintained: {error}"
                 log.warning(self.problem)
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
@@ -219,7 +219,7 @@ class CertificateKeeper:
             trusted = made.authorities if made is not None and made.expires > self._now() else b""
             made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
         await self._write(version, made)
-        log.info("a certificate is stored")
+        log.info("a new certificate is stored in the Secret")
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
@@ -243,7 +243,7 @@ class CertificateKeeper:
         except (KeyError, ValueError, ssl.SSLError, x509.ExtensionNotFound) as error:
             why = f"{type(error).__name__}: {error}"
         if data:
-            log.warning("the Secret %s is replaced: %s", self._secret, why)
+            log.warning("the certificate in the Secret %s is replaced: %s", self._secret, why)
         return version, None
 
     async def _write(self, version: str, made: ServingCertificate) -> None:
@@ -274,4 +274,4 @@ class CertificateKeeper:
             "webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in stale],
         }
         await self._connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
-        log.info("the API server is told whom to trust", extra={"kind": kind, "webhooks": len(stale)})
+        log.info("the CA bundle of webhooks is updated", extra={"kind": kind, "webhooks": len(stale)})

@@ -91,7 +91,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's scheduler unless the pod names one besides the default; do nothing if ``scheduler`` is ""."""
+    """Set gputile's scheduler if the pod names none or the default one; do nothing if ``scheduler`` is ""."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 

@@ -6,8 +6,7 @@ These are the rules G2, G4, M7, M8 and M10. Amounts are checked by the parser th
 from collections.abc import Iterator, Mapping
 
 from gputile.api.core import Container, Pod
-from gputile.api.gpu_time import parse_active_threads, parse_weight
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import QuantityError, parse_active_threads, parse_count, parse_weight
 from gputile.api.well_known import (
     GPU_RESOURCES,
     MIG_PREFIX,

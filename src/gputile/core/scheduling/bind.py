@@ -70,7 +70,7 @@ class PodBinding:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
         if self.plan and (reservation is None or reservation.plan != self.plan):
-            return f"has no place in plan {self.plan} any more"
+            return f"has lost its reservation of plan {self.plan}"
         return None
 
     def confirm(self) -> None:

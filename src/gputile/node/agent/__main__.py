@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 READ_NODE_WITHIN_S = 2.0
 FREEZE_AFTER_S = 2.0
 TRIM_EVERY_S = 30.0
+_M_ARENA_MAX = -8  # mallopt(3)
 
 
 async def serve(
@@ -64,7 +65,7 @@ async def serve(
     ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their lock on the node.
     """
     name, status = settings.node_name, 0
-    limit_arenas()
+    _libc("mallopt", _M_ARENA_MAX, 1)  # otherwise each of gRPC's threads keeps a malloc arena of its own
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
@@ -130,38 +131,19 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _keep_heap_small() -> None:
+    """Exclude all present objects from garbage collection, and return free memory to the kernel again and again."""
     await asyncio.sleep(FREEZE_AFTER_S)
-    freeze_heap()
-    while True:
-        await asyncio.sleep(TRIM_EVERY_S)
-        trim_heap()
-
-
-_M_ARENA_MAX = -8  # mallopt(3)
-
-
-def limit_arenas() -> None:
-    """Make all threads share one malloc arena: otherwise each of gRPC's threads keeps its own."""
-    function = _libc("mallopt")
-    if function is not None:
-        function(_M_ARENA_MAX, 1)
-
-
-def freeze_heap() -> None:
-    """Exclude all present objects from garbage collection, and return free memory to the kernel."""
     gc.collect()
     gc.freeze()
-    trim_heap()
+    while True:
+        _libc("malloc_trim", 0)
+        await asyncio.sleep(TRIM_EVERY_S)
 
 
-def trim_heap() -> None:
-    function = _libc("malloc_trim")
+def _libc(name: str, *arguments: int) -> None:
+    function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
-        function(0)
-
-
-def _libc(name: str) -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), name, None)
+        function(*arguments)
 
 
 def main() -> None:

@@ -9,18 +9,16 @@ from pathlib import Path
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory, answered_pod
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import Records
-from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
-from gputile.node.agent.mode import decide_effective_mode
+from gputile.node.agent.mode import SOCKET_PATTERNS, decide_effective_mode, find_other_plugin
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, closed, is_served, node_config_of
-from gputile.node.agent.other_plugins import SOCKET_PATTERNS, find_other_plugin
 from gputile.node.gateway.link import has_listener
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -148,8 +146,7 @@ class Advertiser:
     def allocated(self) -> None:
         """Advertise again after an allocation, unless all pods have one memory unit: the list is then unchanged."""
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
-        mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self.state.device_table)
-        if mixed or told.mixed or told.expected:
+        if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
             self.advertise()
 
     def advertise(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
-from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
@@ -30,9 +29,8 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
-from gputile.node.agent.usage import Snapshots
-from gputile.node.arbiter.agent_messages import Spent
+from gputile.node.agent.time_shares import gpu_times, time_shares
+from gputile.node.arbiter.messages import Spent
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
@@ -85,7 +83,7 @@ class Agent:
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
         self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
         self.allocation_state = state = self.records.starting_state(self.hardware.machine(), configuration)
-        self.arbiter = _arbiter(store, state, self.metrics)
+        self.arbiter = ArbiterProcess(store, lambda on: time_shares(state, str(store.allocations), on), self._show)
         advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
@@ -95,8 +93,8 @@ class Agent:
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
-        self.snapshots = Snapshots(state)
-        self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
+        self._node_metrics = NodeMetrics(state, host.monitor, store.usage)
+        self.metrics.registry.register(self._node_metrics)
         self.news = NodeInformer(state, self.wakeups, host.node_name)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
@@ -116,6 +114,9 @@ class Agent:
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return None if self._published else "the node has not been told what it offers"
+
+    def _show(self, spent: Mapping[tuple[str, str], Spent]) -> None:
+        self.metrics.gpu_times.rows = tuple(gpu_times(self.allocation_state, spent))
 
     # -- loops
 
@@ -185,7 +186,7 @@ class Agent:
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
                 again = await self.reconciler.round()
-                self.snapshots.refresh()
+                self._node_metrics.refresh(self.allocation_state)
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried") from error
         if again:
@@ -212,15 +213,3 @@ class Agent:
         self._published = True
         if written:
             await asyncio.sleep(RECONCILE_APART_S)
-
-
-def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
-    """Build the arbiter process, with shares from ``state`` and its reports exported by ``metrics``."""
-
-    def shares(on: Set[str] | None) -> TimeShares:
-        return time_shares(state, str(store.allocations), on)
-
-    def show(used: Mapping[tuple[str, str], Spent]) -> None:
-        metrics.gpu_times.rows = tuple(gpu_times(state, used))
-
-    return ArbiterProcess(store, shares, show)

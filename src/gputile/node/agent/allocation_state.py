@@ -1,17 +1,26 @@
 """Defines the agent's state of the node, on which each of its decisions is based.
 
 It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make next. Functions that
-decide get the state as an argument; they never wait or do I/O.
+decide get the state as an argument; they never wait or do I/O. Pods are stored by key, with requests and bookings. The
+watch may lag behind direct reads.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY
-from gputile.core.devices.allocation import GpuShare
-from gputile.core.devices.request import ContainerRequest
+from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, is_older, unversioned
+from gputile.api.quantity import parse_active_threads
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_MEMORY,
+    MIRROR_ANNOTATION,
+    MPS_THREADS_ANNOTATION,
+)
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
+from gputile.core.devices.request import ContainerRequest, Request, RequestError, RequestKind, parse_request
 from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
@@ -22,8 +31,166 @@ from gputile.node.agent.device_table import (
     directory_name,
     gpus_of,
 )
-from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod bound to this node.
+
+    ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is None if there is
+    none, or if it cannot be read.
+    """
+
+    pod: Pod
+    trust_group: str
+    request: Request | None = None
+    allocation: Allocation | None = None
+    invalid: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+    @property
+    def kubelet_uid(self) -> str:
+        """The kubelet's UID of the pod. For a static pod it differs from ``uid``, which is its mirror pod's."""
+        return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``; the kubelet's list identifies pods only by these."""
+        return self.pod.key
+
+    @property
+    def alive(self) -> bool:
+        """Whether its containers may still run or start."""
+        return not self.pod.finished
+
+    @property
+    def shared_gpus(self) -> int:
+        """How many GPUs each container shares; 0 for whole GPUs, 1 if the request is unknown."""
+        if self.request is None:
+            return 1
+        return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
+
+    @property
+    def mps_threads(self) -> int:
+        """The percentage of a GPU's threads that the pod requests in mode mps; 0 if it requests no valid one."""
+        try:
+            return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
+        except (KeyError, ValueError):
+            return 0
+
+    def demand(self, container: ContainerRequest, resource: str) -> int:
+        if self.request is None:
+            return 0
+        kind = self.request.shape.kind
+        if kind is RequestKind.SHARED:
+            return container.units if resource == GPU_MEMORY else container.percent if resource == GPU_CORE else 0
+        return container.gpus if resource == kind.value else 0
+
+    def container_request(self, name: str) -> ContainerRequest | None:
+        containers = self.request.containers if self.request else ()
+        return next((container for container in containers if container.name == name), None)
+
+    def booked(self, container: str) -> tuple[GpuShare, ...]:
+        """Return the container's booked share of each GPU; empty if nothing is booked."""
+        return self.allocation.containers.get(container, ()) if self.allocation else ()
+
+
+def known_pod(pod: Pod, configuration: Configuration) -> KnownPod:
+    request, allocation, invalid = None, None, False
+    try:
+        request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+    except RequestError:
+        invalid = True
+    with contextlib.suppress(KeyError, AllocationError):
+        allocation = decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION])
+    return KnownPod(pod, configuration.trust_group(pod), request, allocation, invalid)
+
+
+MOST_GONE = 4096
+
+
+class PodCache(dict[str, KnownPod]):
+    """The pods by key.
+
+    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an earlier read or write
+    may arrive afterwards; without this record it would restore the pod for good, since the watch reports no further
+    event for it. ``ahead`` are the UIDs of pods that were read directly and that no watch or list has reported yet: a
+    list without such a pod may be older than the pod. ``listed`` is True once the API server has listed all pods.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[str, None] = {}
+        self.ahead: set[str] = set()
+        self.listed = False
+
+
+def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Store a pod that the API server has returned, unless the watch has reported its deletion meanwhile."""
+    uid, held = pod.metadata.uid, pod_cache.get(pod.key)
+    if uid in pod_cache.gone:
+        return False
+    if held is None or held.uid != uid:
+        pod_cache.ahead.add(uid)
+    return _update(pod_cache, pod, configuration)
+
+
+def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its name, is stored.
+
+    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant here.
+    """
+    pod_cache.ahead.discard(pod.metadata.uid)
+    return _update(pod_cache, pod, configuration)
+
+
+def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    held = pod_cache.get(pod.key)
+    if held is not None and is_older(pod.metadata.resource_version, held.pod.metadata.resource_version):
+        return False
+    if held is not None and unversioned(pod) == unversioned(held.pod):
+        pod_cache[pod.key] = replace(held, pod=pod)
+        return False
+    pod_cache[pod.key] = known_pod(pod, configuration)
+    return True
+
+
+def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
+    """Remove a pod that was deleted, but not its successor of the same name."""
+    held = pod_cache.get(pod.key)
+    if held is not None and held.uid == pod.metadata.uid:
+        del pod_cache[pod.key]
+    _record_deleted(pod_cache, pod.metadata.uid)
+
+
+def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
+    listed = {pod.key: pod for pod in pods}
+    uids = {pod.metadata.uid for pod in listed.values()}
+    for key, known in list(pod_cache.items()):
+        if known.uid not in uids and known.uid not in pod_cache.ahead:
+            _record_deleted(pod_cache, known.uid)
+        if key not in listed:
+            del pod_cache[key]
+    pod_cache.ahead.clear()
+    pod_cache.listed = True
+    for pod in listed.values():
+        apply_pod(pod_cache, pod, configuration)
+
+
+def _record_deleted(pod_cache: PodCache, uid: str) -> None:
+    pod_cache.ahead.discard(uid)
+    pod_cache.gone[uid] = None
+    if len(pod_cache.gone) > MOST_GONE:
+        del pod_cache.gone[next(iter(pod_cache.gone))]
+
+
+def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
+    for key, known in pod_cache.items():
+        pod_cache[key] = known_pod(known.pod, configuration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +219,8 @@ class Advertised:
 
     ``decided`` is the decision in force. ``effective_mode`` is the mode that survives a restart: None until the node's
     labels were known once. ``other_plugin`` is the evidence that another plugin serves the node instead. ``resources``
-    were advertised to the kubelet, with the IDs that pods were ``expected`` to get. ``mixed`` is True if a pod with
-    another memory unit than the one in force holds devices. ``unsaved`` is True while the checkpoint is out of date.
-    ``closed_since`` is when the node was first seen closed before a change of mode.
+    were advertised to the kubelet, with the IDs that pods were ``expected`` to get. ``unsaved`` is True while the
+    checkpoint is out of date. ``closed_since`` is when the node was first seen closed before a change of mode.
     """
 
     decided: ModeDecision
@@ -62,7 +228,6 @@ class Advertised:
     other_plugin: str | None = None
     resources: tuple[str, ...] = ()
     expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
-    mixed: bool = True
     unsaved: bool = False
     closed_since: float | None = None
 
@@ -100,26 +265,15 @@ class ExpectedAllocation:
 class KubeletStatus:
     """The state of the kubelet itself.
 
-    ``settled`` is False until its list is complete: after its start it admits its pods one by one. ``epoch`` is when it
-    was first seen. ``silent`` is True while it does not answer; ``listing`` is its latest list of pods.
+    ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not answer, and for some time
+    after its start, when it admits its pods one by one. ``epoch`` is when the kubelet was first seen. ``silent`` is
+    True while it does not answer.
     """
 
-    settled: bool = False
+    complete: bool = False
     epoch: float = 0.0
     silent: bool = False
     listing: Listing = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class AdmissionProgress:
-    """The call that is ``expected`` of the kubelet; ``last_uid`` is the UID of the pod last seen in admission.
-
-    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to checkpoint.
-    """
-
-    expected: ExpectedAllocation | None = None
-    last_uid: str = ""
-    answered: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -133,6 +287,9 @@ class AllocationState:
     cannot. ``records`` are the records of the allocation directories, by name; ``started`` are the directories whose
     containers were allowed to start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
     resource, as JSON. ``claims`` are the prepared claims, by UID.
+
+    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to checkpoint.
+    ``last_uid`` is the UID of the pod last seen in admission.
     """
 
     configuration: Configuration
@@ -148,7 +305,9 @@ class AllocationState:
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
-    admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
+    answered: set[str] = field(init=False, default_factory=set)
+    expected_call: ExpectedAllocation | None = field(init=False, default=None)
+    last_uid: str = field(init=False, default="")
     advertised: Advertised = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,36 +330,25 @@ class AllocationState:
     ) -> None:
         """Take over the records of the previous agent. The kubelet may have yet to checkpoint its last responses."""
         self.records, self.started = dict(records), started
-        self.admission.answered = records.keys() - started
+        self.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
         if self.kubelet.epoch not in (0.0, epoch):  # responses to the previous kubelet are checkpointed by now, or lost
-            self.admission.answered.clear()
+            self.answered.clear()
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletStatus(settled, epoch, silent=listing is None, listing=known)
+        self.kubelet = KubeletStatus(settled and listing is not None, epoch, silent=listing is None, listing=known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None if it is unknown or was replaced by a pod of the same name."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
-    def named_devices(self) -> list[PodDevices]:
-        """Return the rows of one pod per name: of the pod that has the name now, or else of the latest one.
-
-        When a pod was recreated with the same name, the devices of its predecessor may not be released yet.
-        """
-        found: dict[tuple[str, str], PodDevices] = {}
-        for each in self.device_table:
-            key = each.key, each.uid if each.uid in self.claims else ""
-            other = found.get(key)
-            if other is None or self._rank(other) < self._rank(each):
-                found[key] = each
-        return list(found.values())
-
-    def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:
-        return self.pod_of(pod_devices) is not None, pod_devices.since_ns
+    def rows_with_pods(self) -> list[tuple[PodDevices, KnownPod]]:
+        """Return the rows of existing pods, each with its pod; there is one pod of each name."""
+        found = ((each, self.pod_of(each)) for each in self.device_table)
+        return [(each, pod) for each, pod in found if pod is not None]
 
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
         """Return the UUIDs of a container's GPUs; ``pod`` is None if it is unknown."""
@@ -250,27 +398,21 @@ class AllocationState:
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode.value
-        known, identified = pod is not None, bool(key)
-        return PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=identified, known=known)
+        return PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=bool(key))
 
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
     def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
-        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller, self.kubelet.epoch)
-        self.admission.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
+        self.expected_call = ExpectedAllocation(resource, frozenset(ids), caller, self.kubelet.epoch)
+        self.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
 
     def expected(self, resource: str, ids: Iterable[str], epoch: float) -> ExpectedAllocation | None:
         """Return the expected allocation if this call matches it and its pod still exists; otherwise None."""
-        found = self.admission.expected
+        found = self.expected_call
         if found is None or (found.resource, found.ids, found.epoch) != (resource, frozenset(ids), epoch):
             return None
         asked = found.caller.pod if found.caller is not None else None
         now = self.pods.get(asked.key) if asked is not None else None
         gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
         return None if gone else found
-
-    def by_kubelet_uid(self) -> dict[str, KnownPod]:
-        """Return the pods by the kubelet's UIDs and their own, which take precedence: users can forge mirrors."""
-        pods = self.pods.values()
-        return {pod.kubelet_uid: pod for pod in pods} | {pod.uid: pod for pod in pods}

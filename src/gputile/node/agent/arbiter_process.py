@@ -8,7 +8,7 @@ from typing import Final
 
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.time_shares import TimeShares
-from gputile.node.arbiter.agent_messages import Assignment, Spent, Used, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, Spent, Used, decode_line, encode_line
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,9 @@ class ArbiterProcess:
     ) -> None:
         self._store = store
         self._shares = shares
-        self._tell_used = told
-        self._told = Assignment()
+        self._report = told
+        self._assignment = Assignment()
         self._files: dict[str, bytes] = {}
-        self._newer: set[str] = set()  # share files written by ``starting`` after a running refresh computed its shares
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._process: asyncio.subprocess.Process | None = None
@@ -58,26 +57,21 @@ class ArbiterProcess:
         content = self._shares(gpus).files.get(directory)
         if content is not None and self._store.write_share(directory, content):
             self._files[directory] = content
-            self._newer.add(directory)
 
-    async def refresh(self) -> None:
-        """Update the arbiter and the allocations' share files; yield to other tasks after each file.
+    def refresh(self) -> None:
+        """Update the arbiter and the share files of the allocations.
 
         Raises:
             OSError: a file cannot be written.
         """
         if not self._store.mine:
-            self._tell(Assignment())
+            self._assign(Assignment())
             return
         shares = self._shares(None)
-        self._newer.clear()
-        self._tell(shares.assignment)
+        self._assign(shares.assignment)
         for name, content in shares.files.items():
-            if name in self._newer or self._files.get(name) == content:
-                continue
-            if self._store.write_share(name, content):
+            if self._files.get(name) != content and self._store.write_share(name, content):
                 self._files[name] = content
-                await asyncio.sleep(0)
         for name in self._files.keys() - shares.files.keys():
             del self._files[name]
 
@@ -93,8 +87,8 @@ class ArbiterProcess:
             task.add_done_callback(self._ending.discard)
             task.cancel()
 
-    def _tell(self, assignment: Assignment) -> None:
-        changed, self._told = assignment != self._told, assignment
+    def _assign(self, assignment: Assignment) -> None:
+        changed, self._assignment = assignment != self._assignment, assignment
         if not assignment.allocations:
             self._end_task()
         elif self._task is None:
@@ -108,7 +102,7 @@ class ArbiterProcess:
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
         if stdin is not None and not stdin.is_closing():  # under uvloop, writing to a closed pipe raises RuntimeError
-            stdin.write(encode_line(self._told))
+            stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:
         lock = str(self._store.directory / LOCK)
@@ -133,9 +127,9 @@ class ArbiterProcess:
                     return
                 used = decode_line(line, Used)
             except ValueError as error:  # readline raises it too, if the line is too long
-                log.error("what the arbiter says is not understood: %s", error)
+                log.error("invalid report of the arbiter: %s", error)
                 continue
-            self._tell_used({(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()})
+            self._report({(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()})
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:

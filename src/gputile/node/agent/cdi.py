@@ -1,10 +1,10 @@
 """Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
 
 A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an image, so a
-container gets exactly the devices that the kubelet allocated. NVIDIA's own specification (``nvidia-ctk cdi generate``)
-covers more of the driver than this one, and takes precedence. Format: CDI specification 0.5.0.
+container gets exactly the devices that the kubelet allocated. Format: CDI specification 0.5.0.
 """
 
+import contextlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,6 @@ from gputile.support.files import read_whole, write_whole
 log = logging.getLogger(__name__)
 
 KIND: Final = "gputile.io/gpu"
-NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
 FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
 MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
@@ -40,15 +39,6 @@ LIBRARIES: Final = (
 
 # CDI specification 0.5.0; drivers before R470 have "/" in the UUIDs of MIG instances.
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-
-
-class _Device(msgspec.Struct):
-    name: str
-
-
-class _Spec(msgspec.Struct):
-    kind: str
-    devices: list[_Device]
 
 
 def specification(
@@ -72,26 +62,6 @@ def specification(
         "devices": [device for gpu in machine.gpus if gpu.minor >= 0 for device in _devices(gpu, capabilities)],
         "containerEdits": edits,
     }
-
-
-def names(text: bytes) -> frozenset[str]:
-    """Return the qualified names of the devices in a specification; none if it is invalid."""
-    try:
-        spec = msgspec.json.decode(text, type=_Spec)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return frozenset()
-    return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
-
-
-def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
-    """Return the qualified name of each device, NVIDIA's if there is one; empty if any device has no name."""
-    found: list[str] = []
-    for uuid in uuids:
-        name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
-        if name is None:
-            return ()
-        found.append(name)
-    return tuple(found)
 
 
 def read_capabilities(text: str) -> dict[str, int]:
@@ -132,6 +102,7 @@ def _soname(path: str) -> str:
 
 
 MOST_BYTES = 16 * MIB  # of one file; machines with many GPUs have some ten thousand bytes
+READABLE: Final = 0o644
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 
 
@@ -150,22 +121,20 @@ class CdiFiles:
     def refresh(self, machine: ProbedMachine) -> None:
         nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
-        spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
-        path, found = self.directory / FILE_NAME, frozenset[str]()
+        spec = specification(machine, nodes, libraries, capabilities)
+        self._known = frozenset()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            if _content(path) != spec:
-                write_whole(path, spec)
-            for file in sorted(self.directory.glob("*.json")):
-                content = _content(file)  # None if another program's file is unreadable or too long
-                found |= names(content) if content is not None else frozenset()
+            write_changed(self.directory / FILE_NAME, msgspec.json.encode(spec), READABLE)
         except OSError as error:
             log.error("CDI directory %s: %s; containers get their devices by environment only", self.directory, error)
-        self._known = found
+        else:
+            self._known = frozenset(device["name"] for device in spec["devices"])
 
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
         """Return the qualified names of devices; empty if the runtime does not know one of them."""
-        return choose(uuids, self._known)
+        wanted = tuple(uuids)
+        return tuple(f"{KIND}={uuid}" for uuid in wanted) if self._known.issuperset(wanted) else ()
 
     def _capabilities(self) -> dict[str, int]:
         try:
@@ -184,8 +153,13 @@ class CdiFiles:
         return found
 
 
-def _content(file: Path) -> bytes | None:
-    try:
-        return read_whole(file, MOST_BYTES)
-    except OSError:
-        return None
+def write_changed(path: Path, content: bytes, mode: int) -> None:
+    """Write a file unless it has this content already.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with contextlib.suppress(OSError):
+        if read_whole(path, MOST_BYTES) == content:
+            return
+    write_whole(path, content, mode)

@@ -1,18 +1,25 @@
-"""Decides ``PreStartContainer`` and writes the container's directory, limits and mounts.
+"""Decides ``PreStartContainer``, and writes the directory, limits and mounts of a container.
 
-By then the kubelet has written down for which container it has the IDs, and which allocation directory that container
-mounts. GPUs without free capacity, or with pods that the container must not share them with, are a matter of time: the
-container waits until the pods that were on them before have gone. After a deletion by force it also waits until their
-processes have let go of its GPUs. Such processes are known by their containers' files (``UsageFiles.is_held``), without
-a look at processes of the host.
+By then the kubelet has written in its checkpoint which container has the IDs, and which allocation directory that
+container mounts. If its GPUs lack capacity, or have pods that it must not share them with, the container waits until
+the earlier pods have left. After a deletion by force it also waits until their processes have released its GPUs. Such
+processes are recognized by the files of their containers (``UsageFiles.is_held``), not by the processes of the host.
+
+The kubelet keeps the Allocate response for the life of the pod and starts its containers with it, even if the node has
+changed meanwhile. So before each start the agent checks that the response contains the isolation library, and that the
+files in it have the right content and can be loaded. Otherwise a container could run without limits: if a file is
+missing, the container runtime creates a directory in its place, and the dynamic loader ignores that, as it ignores a
+library on a file system that is mounted ``noexec``.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from gputile.api.well_known import Mode
 from gputile.node.agent.allocation import CONTAINER_PIPES, PIPE_ENV, AllocateAnswer
@@ -21,34 +28,43 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, ContainerDevices, DeviceTable, Limits, PodDevices
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
+from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
+from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import let_start
 from gputile.node.agent.mps import MpsDaemons, daemon_name
+from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
+from gputile.node.isolation.library import (
+    CONTAINER_LIBRARY,
+    CONTAINER_NIX_PRELOAD,
+    CONTAINER_PRELOAD,
+    CONTAINER_USAGE,
+    Installed,
+    LibraryMissing,
+    LibraryNotLoadable,
+    install,
+    library_path,
+    must_be_loadable,
+    place_in,
+    place_named,
+)
+
+log = logging.getLogger(__name__)
 
 
 class NotYet(Exception):
     """A container must not start before this is settled; the kubelet tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A container that is about to start: its limits, and what it mounts, None where nobody knows."""
-
-    directory: str
-    limits: Limits
-    mounts: Mapping[str, str] | None
-
-
-def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[Start]:
-    """Return the container to which the kubelet has given ``ids``.
+def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[tuple[str, Limits]]:
+    """Return the allocation directory and the limits of the container to which the kubelet has given ``ids``.
 
     An init container and the container that takes over its IDs are two, each with its own limits.
 
     Raises:
-        NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
+        NotYet: the container is not known for certain, or must not start yet.
     """
     wanted = frozenset(ids)
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
@@ -68,14 +84,14 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
         if (problem := rules_of(state).given_twice(held, each)) is not None:
             raise NotYet(problem)
     pods = {held.uid: held.key for held, _ in found}
-    if len(pods) > 1:  # one that was let start before has all it needs
+    if len(pods) > 1:  # a container that has started before has all that it needs
         found = [pair for pair in found if pair[1].directory not in state.started] or found
     try:
-        return [_start(state, held, each, now_ns) for held, each in found]
+        return [(each.directory, _limits(state, held, each, now_ns)) for held, each in found]
     except NotYet as error:
         if len(pods) == 1:
             raise
-        both = ", ".join(sorted(pods.values()))  # nobody knows which of them calls, so each waits for the others
+        both = ", ".join(sorted(pods.values()))  # it is unknown which of them is to start, so each waits
         raise NotYet(f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them") from error
 
 
@@ -86,18 +102,11 @@ def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevice
     return any(each.restart_policy != "Always" and devices.resource in each.resources.limits for each in inits)
 
 
-def _start(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Start:
-    if devices.directory not in state.started:
-        _wait_for_others(state, held, lambda rules: rules.check_others(held, devices.resource))
-    mounts = dict(devices.mounts) if devices.mounts is not None else None
-    return Start(devices.directory, _limits(state, held, devices, now_ns), mounts)
-
-
 def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]) -> None:
-    """Keep a container from starting while pods that were on its GPUs first do not admit it, by ``check``.
+    """Apply ``check``; if it fails, only the pods count that were on the GPUs first.
 
     Raises:
-        NotYet: says who or what is in the way.
+        NotYet: the check fails beside these pods.
     """
     try:
         check(rules_of(state))
@@ -111,12 +120,14 @@ def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` goes before ``other`` on their GPUs: it has been started, or came first."""
+    """Return whether ``one`` takes precedence over ``other``: it has started, or was allocated first."""
     ran, mine = (any(each.directory in table.started for each in held.devices) for held in (one, other))
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
 def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Limits:
+    if devices.directory not in state.started:
+        _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
@@ -145,33 +156,94 @@ def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices,
     )
 
 
-LONGEST_S: Final = 120.0
-LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
+ANEW: Final = "delete the pod, so that it is admitted again"
+_NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 
-class LingeringProcesses:
-    """The GPUs that processes of deleted pods still use."""
+class NotIsolated(Exception):
+    """A container must not start, since its limits would not be enforced. The text names the reason and the remedy."""
 
-    def __init__(self, store: NodeFiles) -> None:
-        self._store = store
-        self._since: dict[str, float] = {}  # when processes were first found that outlived their pod, by directory
 
-    def on(self, uuids: Collection[str], present: Collection[str]) -> str:
-        """Return the deleted pod whose processes still use one of the GPUs.
+class IsolationMounts:
+    """The library on this node. ``state`` is the agent's state directory, ``host_state`` its path on the host."""
 
-        It is "" if there is none, or if it has been waited for long enough. ``present`` are the allocation directories
-        of the pods that are not gone.
+    def __init__(self, state: Path, host_state: Path, usage: UsageFiles) -> None:
+        self._state = state
+        self._host_state = host_state
+        self._usage = usage
+        self._content = b""
+        self._own: Installed | None = None
+
+    def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
+        """Return an isolated container's mounts, apart from its allocation ``directory``; none if there is no library.
+
+        The mounted files need not exist yet: ``prepare`` creates them.
         """
-        now, usage = time.monotonic(), self._store.usage
-        held = [name for name in usage.names() if name not in present and usage.is_held(name)]
-        self._since = {name: self._since.get(name, now) for name in held}
-        for name, since in self._since.items():
-            limits = self._store.limits(name) if now - since < LONGEST_S else None
-            if limits is not None and any(gpu.uuid in uuids for gpu in limits.gpus):
-                return limits.key
-        return ""
+        if mode not in LIBRARY_MODES:
+            return []
+        try:
+            installed = self._place()
+        except (LibraryMissing, OSError) as error:
+            log.error("%s gets no library, and will not be started: %s", directory, error)
+            return []
+        library, preload = (
+            str(self._host_state / path.relative_to(self._state)) for path in (installed.library, installed.preload)
+        )
+        return [
+            pb.Mount(container_path=CONTAINER_LIBRARY, host_path=library, read_only=True),
+            pb.Mount(container_path=CONTAINER_PRELOAD, host_path=preload, read_only=True),
+            pb.Mount(container_path=CONTAINER_NIX_PRELOAD, host_path=preload, read_only=True),
+            pb.Mount(container_path=CONTAINER_USAGE, host_path=str(self._usage.path(directory))),
+        ]
+
+    def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
+        """Install the library at the paths that a container mounts; return its usage file, None if it is not isolated.
+
+        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the container's.
+
+        Raises:
+            NotIsolated: the container must not start.
+        """
+        if mode not in LIBRARY_MODES:
+            return None
+        lacking = [path for path in _NEEDED if path not in mounts]
+        if lacking:
+            raise NotIsolated(
+                f"it was admitted while the node could not isolate it, without {', '.join(lacking)}: {ANEW}"
+            )
+        library, preload = (self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD))
+        allocation, usage = self._seen(mounts[CONTAINER_DIRECTORY]), self._seen(mounts[CONTAINER_USAGE])
+        installed = Installed(library, preload)
+        if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
+            raise NotIsolated(
+                f"it was told to mount {library} and {preload}, which are no places of the library: {ANEW}"
+            )
+        own = self._state / "allocations" / directory
+        if allocation != own or usage != self._usage.path(directory):
+            raise NotIsolated(f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}")
+        try:
+            self._place()
+            install(installed, self._content)
+            must_be_loadable(installed)
+        except (LibraryMissing, LibraryNotLoadable, OSError) as error:
+            raise NotIsolated(str(error)) from error
+        if (problem := self._usage.problem()) is not None:
+            raise NotIsolated(problem)
+        return usage
+
+    def _seen(self, host_path: str) -> Path:
+        path = Path(host_path)
+        return self._state / path.relative_to(self._host_state) if path.is_relative_to(self._host_state) else path
+
+    def _place(self) -> Installed:
+        if self._own is None:
+            self._content = library_path().read_bytes()
+            self._own = place_in(self._state / LIBRARY_DIRECTORY, self._content)
+        return self._own
 
 
+LINGERING_AT_MOST_S: Final = 120.0
+LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 DAEMON_WITHIN_S = 5.0
 
 
@@ -186,7 +258,7 @@ class ContainerPreparation:
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
         self._isolation = IsolationMounts(store.directory, host_state, store.usage)
-        self._lingering = LingeringProcesses(store)
+        self._lingering_since: dict[str, float] = {}  # when processes were found that outlived their pod, by directory
         self._mps = mps
         self._cdi = cdi
         self._arbiter = arbiter
@@ -204,52 +276,50 @@ class ContainerPreparation:
         )
 
     def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
-        """Make the directories that the container mounts, with what was answered.
+        """Create the directories that the container mounts, and write the record of the Allocate response.
 
         Raises:
-            OSError: one cannot be made.
+            OSError: they cannot be created.
         """
         self._store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
             self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
-    async def start(self, start: Start, state: AllocationState) -> None:
+    async def start(self, directory: str, limits: Limits, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.
 
         Raises:
-            NotYet: it must not start yet, or it would not be held to its limits.
+            NotYet: it must not start yet, or its limits would not be enforced.
         """
-        limits = start.limits
         await self._until_served(limits)
         await self._until_left(limits, state)
-        usage = self._isolate(start)
+        usage = self._isolate(directory, limits)
         try:
-            self._store.write_limits(start.directory, limits, usage)
-            let_start(state, start.directory, limits, time.time_ns())
-            self._arbiter.starting(start.directory, {gpu.uuid for gpu in limits.gpus})
+            self._store.write_limits(directory, limits, usage)
+            let_start(state, directory, limits, time.time_ns())
+            self._arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
-    def is_started(self, start: Start, state: AllocationState) -> bool:
-        """Return whether a container was let start with these limits, and has all that it mounts: it may be running.
+    def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
+        """Return whether a container was started with these limits and has all that it mounts: it may be running.
 
-        The library that the answer names, which may be a later one, is installed.
+        The library that the mounts name, which may be a later one, is installed.
 
         Raises:
-            NotYet: it would not be held to its limits.
+            NotYet: its limits would not be enforced.
         """
-        if start.directory not in state.started or self._store.limits(start.directory) != start.limits:
+        before = self._store.limits(directory) if directory in state.started else None
+        if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
             return False
-        usage = self._isolate(start)
+        usage = self._isolate(directory, limits)
         return usage is None or usage.exists()
 
-    def _isolate(self, start: Start) -> Path | None:
-        limits = start.limits
+    def _isolate(self, directory: str, limits: Limits) -> Path | None:
         try:
-            return self._isolation.prepare(Mode(limits.mode), start.directory, start.mounts)
+            return self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         except NotIsolated as error:
-            pod = f"{limits.namespace}/{limits.pod}"
-            raise NotYet(f"container {limits.container} of pod {pod} does not start: {error}") from error
+            raise NotYet(f"container {limits.container} of pod {limits.key} does not start: {error}") from error
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""
@@ -266,8 +336,23 @@ class ContainerPreparation:
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
         gpus = frozenset(share.uuid for share in limits.gpus)
         for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
-            if not self._lingering.on(gpus, state.directories()):
+            if not self._lingering(gpus, state.directories()):
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
-        if gone := self._lingering.on(gpus, state.directories()):
+        if gone := self._lingering(gpus, state.directories()):
             raise NotYet(f"processes of the deleted pod {gone} still hold memory of this container's GPUs")
+
+    def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
+        """Return the deleted pod whose processes still use one of the GPUs.
+
+        It is "" if there is none, or if it has been waited for long enough. ``present`` are the allocation directories
+        of the existing pods.
+        """
+        now, usage = time.monotonic(), self._store.usage
+        held = [name for name in usage.names() if name not in present and usage.is_held(name)]
+        self._lingering_since = {name: self._lingering_since.get(name, now) for name in held}
+        for name, since in self._lingering_since.items():
+            limits = self._store.limits(name) if now - since < LINGERING_AT_MOST_S else None
+            if limits is not None and any(gpu.uuid in uuids for gpu in limits.gpus):
+                return limits.key
+        return ""

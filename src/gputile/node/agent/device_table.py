@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
@@ -146,15 +145,6 @@ def directory_name(uid: str, container: str) -> str:
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
 
 
-class PodContainer(NamedTuple):
-    """A container and its pod. ``uid`` is the pod's UID, since an earlier pod may have had the same name."""
-
-    uid: str
-    namespace: str
-    pod: str
-    name: str
-
-
 EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
@@ -177,7 +167,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All devices of one pod.
 
     ``identified`` is False while the owner of the IDs is unknown; ``uid`` is then the name of the directory.
-    ``known`` is False while the API server has not reported the pod, for example a static pod without a mirror pod.
     """
 
     uid: str
@@ -189,7 +178,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     since_ns: int
     devices: tuple[ContainerDevices, ...] = ()
     identified: bool = True
-    known: bool = True
 
     @property
     def key(self) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
 from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
+from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, KnownPod
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
-from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
 
@@ -41,27 +41,21 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     if not gpus or len(gpus) != len(used):
         return None
     shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
-    containers: dict[str, tuple[GpuShare, ...]] = {}
-    for container in request.containers:
-        count = max(1, len(where[container.name]))
-        containers[container.name] = tuple(
-            GpuShare(gpu.uuid, gpu.index, container.units * unit // count, container.percent // count)
-            if shared
-            else GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
-            for gpu in node_config.gpus(where[container.name])
-        )
-    shares = []
-    for gpu in gpus:
+
+    def share(gpu: Gpu, *there: ContainerRequest) -> GpuShare:
         if not shared:
-            shares.append(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100))
-            continue
-        there = tuple(container for container in request.containers if gpu.uuid in where[container.name])
-        mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
-        percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
-        shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
+            return GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
+        mib = effective(there, lambda container: container.units * unit // len(where[container.name]))
+        percent = effective(there, lambda container: container.percent // len(where[container.name]))
+        return GpuShare(gpu.uuid, gpu.index, mib, percent)
+
+    on = {gpu.uuid: tuple(each for each in request.containers if gpu.uuid in where[each.name]) for gpu in gpus}
     return Allocation(
-        gpus=tuple(shares),
-        containers=containers,
+        gpus=tuple(share(gpu, *on[gpu.uuid]) for gpu in gpus),
+        containers={
+            each.name: tuple(share(gpu, each) for gpu in node_config.gpus(where[each.name]))
+            for each in request.containers
+        },
         unit_mib=unit,
         mode=node_config.mode.value,
         whole=not shared,

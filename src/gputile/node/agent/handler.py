@@ -1,7 +1,7 @@
 """Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the result.
 
 For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
-``preferred_allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+``allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
 A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each request that the agent
 makes meanwhile has a deadline. The agent waits for the kubelet's list for up to three seconds, since a busy node needs
@@ -13,20 +13,20 @@ import asyncio
 import logging
 import time
 
+import msgspec
+
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, callers, record_mounts, unclear
-from gputile.node.agent.allocation_state import Caller
+from gputile.node.agent.allocation import allocate, callers, preferred, unclear
+from gputile.node.agent.allocation_state import Caller, answered_pod
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.holdings import derive, forget_unwritten
-from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
-from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -101,13 +101,13 @@ class AllocationHandler:
             log.error("refused %d of %s: %s", len(ids), resource, error)
             raise
         if caller is None:
-            self._metrics.unidentified.inc()
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
         mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
-        record_mounts(state, allocated.directory, mounts)
+        record = msgspec.structs.replace(state.records[allocated.directory], mounts=mounts)
+        state.records[allocated.directory] = record
         try:
-            self._files.prepare(allocated, state.records[allocated.directory])
+            self._files.prepare(allocated, record)
         except OSError as error:  # it is written again before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()
@@ -131,8 +131,8 @@ class AllocationHandler:
             except NotYet:  # the kubelet's list may have changed
                 await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
-            for start in starting:
-                await self._files.start(start, self._state)
+            for directory, limits in starting:
+                await self._files.start(directory, limits, self._state)
         except NotYet:
             self._compare.wish()
             self._advertiser.allocated()

@@ -1,11 +1,11 @@
 """Derives the device table from the kubelet's checkpoint and the allocation directories.
 
-Two facts are on disk. The kubelet's checkpoint says which container has which IDs, and which allocation directory it
-mounts. That directory says when its IDs were answered and what they are worth, and whether its container was let start.
-Joined by the directory's name they are the device table, which is computed anew whenever one of them or a pod changes.
+The kubelet's checkpoint says which container has which IDs, and which allocation directory it mounts. The record in
+that directory says when the IDs were allocated and what they are worth, and whether the container has started. Joined
+by the name of the directory they are the device table, which is computed again whenever one of them or a pod changes.
 
-The kubelet writes down all that a container has before it asks for the next one, and before any of them starts. An
-answer that it has not written down by then was lost.
+The kubelet checkpoints all devices of a container before it calls for the next container, and before the container
+starts. An Allocate response that is not in the checkpoint by then was lost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -16,7 +16,7 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
 from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
@@ -26,17 +26,16 @@ from gputile.node.agent.device_table import (
     PreparedClaim,
     directory_name,
 )
-from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
-UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has written down whose devices they are
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
 
 
 def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int) -> str:
-    """Record that ``ids`` are answered for a container; return the name of its allocation directory.
+    """Record that ``ids`` are allocated to a container; return the name of its allocation directory.
 
-    It is one for both resources of a container, and never one that another container may mount.
+    Both resources of a container have the same directory. No other container mounts it.
     """
     pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
     uid = pod.uid if pod is not None else ""
@@ -44,9 +43,9 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
     if own is not None and state.unread and resource in own.devices:
-        own = None  # an init container may mount it, which the kubelet's list lacks
+        own = None  # an init container may mount it; the kubelet's list lacks these
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = own.devices | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
+        both = own.devices | {resource: ids} if name in state.answered and own.uid == uid else {resource: ids}
     else:
         both = {resource: ids}
         taken = mounted | state.started | state.records.keys()
@@ -65,13 +64,13 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
         phase=phase,
         since_ns=now_ns,
     )
-    state.admission.answered.add(name)
+    state.answered.add(name)
     derive(state, now_ns)
     return name
 
 
 def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
-    """Record that a container was let start, with these ``limits``."""
+    """Record that a container was allowed to start with these ``limits``."""
     state.started |= {directory}
     if not limits.devices:  # a claim's
         state.device_table = DeviceTable(state.device_table, state.started)
@@ -81,33 +80,31 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
 
 
 def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
-    """Let these claims hold what they hold, by their UIDs, and no others; no other row of the table depends on them."""
+    """Replace the prepared claims by these ``claims``, by UID; no other row of the table depends on them."""
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.claims = dict(claims)
     state.device_table = DeviceTable([*others, *claims.values()], state.started)
 
 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
-    """Forget the allocation directories that were removed; their containers cannot run."""
+    """Drop the records of all other allocation directories, which were removed; their containers cannot run."""
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories
     derive(state, now_ns)
 
 
 def forget_unwritten(state: AllocationState, resource: str) -> None:
-    """Forget answers of ``resource`` that the kubelet has not written down: it does before it asks for the next."""
-    state.admission.answered = {
-        name
-        for name in state.admission.answered
-        if name in state.records and resource not in state.records[name].devices
+    """Drop responses for ``resource`` that are not in the kubelet's checkpoint when it makes the next call."""
+    state.answered = {
+        name for name in state.answered if name in state.records and resource not in state.records[name].devices
     }
 
 
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
-    """Return what the kubelet lists, to go by while its checkpoint cannot be read.
+    """Return the entries of the kubelet's list, which replace those of an unreadable checkpoint.
 
-    A container mounts the directory that was last answered with its IDs. One whose IDs are not all listed yet is left
-    out, as is one that has other amounts than the known pod asks for: it is of a later pod of the same name.
+    A container mounts the directory of the latest response with its IDs. A container is omitted while not all its IDs
+    are listed, or if it has other amounts than the known pod requests: it is in a later pod of the same name.
     """
     last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
@@ -127,10 +124,10 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
 
 
 def derive(state: AllocationState, now_ns: int) -> None:
-    """Compute the device table from what the kubelet has written down and what the directories tell."""
-    state.admission.answered = {
+    """Compute the device table from the kubelet's checkpoint and the records of the allocation directories."""
+    state.answered = {
         name
-        for name in state.admission.answered - {entry.directory for entry in state.written}
+        for name in state.answered - {entry.directory for entry in state.written}
         if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
     }
     parts: dict[str, list[_Part]] = {}
@@ -141,7 +138,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
 
 
 class _Part(NamedTuple):
-    """What a container has of one resource. ``pod`` and ``record`` are None where they are not known."""
+    """The devices of one resource of a container. ``pod`` and ``record`` are None if they are unknown."""
 
     pod: KnownPod | None
     record: Limits | None
@@ -149,8 +146,9 @@ class _Part(NamedTuple):
 
 
 def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]:
-    """Yield what the kubelet has written down, by the pod's UID."""
-    pods = state.by_kubelet_uid()
+    """Yield the devices in the kubelet's checkpoint with the pod's UID."""
+    known = state.pods.values()  # a pod's own UID takes precedence, since users can forge mirrors
+    pods = {pod.kubelet_uid: pod for pod in known} | {pod.uid: pod for pod in known}
     for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
@@ -163,7 +161,7 @@ def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]
 
 
 def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
-    """Yield what the kubelet has forgotten of containers that run, and what is on its way to it."""
+    """Yield the devices of running containers that the kubelet has forgotten, and those not checkpointed yet."""
     pods = {pod.uid: pod for pod in state.pods.values()}
     mounted = {entry.directory for entry in state.written}
     owners = {(entry.uid, entry.container) for entry in state.written}
@@ -190,13 +188,13 @@ def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
     made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
-    return before if before == made and before is not None else made  # the one before knows its GPUs already
+    return before if before == made and before is not None else made  # its GPUs are computed already
 
 
 def _has_gone(
     state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: Limits | None, now_ns: int
 ) -> bool:
-    """Return whether devices are free that the kubelet's checkpoint still has: it is written at admissions only."""
+    """Return whether devices in the kubelet's checkpoint are free: the kubelet writes it at admissions only."""
     if pod is not None and pod.alive:
         return False
     shown = any(
@@ -209,26 +207,26 @@ def _has_gone(
         return not shown
     if entry.uid in state.pods.gone:
         return True
-    if not state.pods.listed or not state.kubelet.settled or state.kubelet.silent or shown:
+    if not state.pods.listed or not state.kubelet.complete or shown:
         return False
     if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
-        return False  # it is being admitted, and the API server has not told of it
+        return False  # it is being admitted, and the watch has not reported it
     return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
 
 
 def _holds(
     state: AllocationState, name: str, record: Limits, pod: KnownPod | None, given: Set[tuple[str, str]]
 ) -> bool:
-    """Return whether a directory holds devices that the kubelet has not written down.
+    """Return whether a directory holds devices that are not in the kubelet's checkpoint.
 
-    It does if the kubelet has forgotten a container that runs. One that the kubelet has given other devices does
-    not, nor does one of a pod that it does not list. And it does if the answer is on its way to the kubelet.
+    It does if the kubelet has yet to checkpoint the response, or has forgotten a running container. It does not if the
+    kubelet has allocated other devices to the container, or does not list its pod.
     """
     if name not in state.started:
-        return name in state.admission.answered
+        return name in state.answered
     if pod is None:
         return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
-    left = state.kubelet.settled and not state.kubelet.silent and pod.key not in state.kubelet.listing
+    left = state.kubelet.complete and pod.key not in state.kubelet.listing
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 

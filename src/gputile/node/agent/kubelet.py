@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gputile.node.agent.device_lists import Device
 from gputile.node.agent.device_table import ListedPod, Listing
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import (
     Advertise,
     Call,
@@ -20,8 +21,6 @@ from gputile.node.gateway.link import (
     State,
     TakeCharge,
 )
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import podresources_v1_pb2 as resources_pb
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +149,7 @@ class KubeletLink:
         if body is None:
             return None
         if body != self._latest[0]:
-            self._latest = body, as_listing(resources_pb.ListPodResourcesResponse.FromString(body))
+            self._latest = body, as_listing(pb.ListPodResourcesResponse.FromString(body))
         return self._latest[1]
 
     async def _serve(self, answer: Answers, call: Call) -> None:
@@ -161,7 +160,7 @@ class KubeletLink:
             self.asked = time.monotonic()
 
 
-def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:
+def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
     """Convert the kubelet's response to plain data. It may have several entries for a resource, one per NUMA node."""
     listing: dict[str, ListedPod] = {}
     for pod in answer.pod_resources:

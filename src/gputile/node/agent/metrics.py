@@ -1,36 +1,63 @@
 """Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
 
 The node's metrics are computed at each scrape, on a separate thread, from data that other threads replace as a whole.
-Only containers that the agent knows at that moment have series, so the series of a pod end with the pod.
+Only containers whose pods exist have series, so the series of a pod end with the pod.
 """
 
+import copy
+from collections import Counter as Amounts
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gputile.api.core import ended_containers
 from gputile.api.quantity import MIB
+from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import EMPTY, PodDevices, PreparedClaim
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.time_shares import policy_of
-from gputile.node.agent.usage import (
-    NOT_BOOKED,
-    GpuHoldings,
-    GpuTimes,
-    Snapshots,
-    bookings_of,
-    containers_of,
-)
+from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
+from gputile.node.agent.time_shares import TimeUsed, policy_of, time_shares
 from gputile.node.isolation.usage_file_reader import read_usage
+from gputile.node.native_layouts import SHARE_WHOLE
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.support.telemetry import MetricsRegistry
 from gputile.version import VERSION
 
 _SHARE_DIGITS: Final = 6  # the sixteen digits of 1/3 would cost kilobytes in each scrape
+_SECOND_DIGITS: Final = 3
 _MOST_COUNTED: Final = 1 << 53  # above it a float64 cannot represent every integer
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+
+class GpuTimes(Collector):
+    """Exports the GPU time of the existing containers. ``rows`` is replaced as a whole: another thread reads it."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[TimeUsed, ...] = ()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        used = CounterMetricFamily(
+            "gputile_agent_gpu_time_seconds",
+            "Time for which the container held the GPU in its turns, seconds",
+            labels=("namespace", "pod", "container", "gpu"),
+        )
+        waited = CounterMetricFamily(
+            "gputile_agent_gpu_wait_seconds",
+            "Time for which the container had work and waited for its turn on the GPU, seconds",
+            labels=("namespace", "pod", "container", "gpu"),
+        )
+        for names, gpu, seconds, waiting in self.rows:
+            used.add_metric((*names, gpu), round(seconds, _SECOND_DIGITS))
+            waited.add_metric((*names, gpu), round(waiting, _SECOND_DIGITS))
+        yield used
+        yield waited
 
 
 class AgentMetrics:
@@ -60,11 +87,6 @@ class AgentMetrics:
             "Calls of the kubelet refused because a container would have got a GPU or an amount that is not its own",
             registry=self.registry,
         )
-        self.unidentified = Counter(
-            "gputile_agent_unidentified_allocations",
-            "Allocate calls that were answered before the agent could identify the pod",
-            registry=self.registry,
-        )
         self.agents_started = 0
         self.registry.counter(
             "gputile_agent_starts",
@@ -79,70 +101,34 @@ class AgentMetrics:
 
 
 class NodeMetrics(Collector):
-    """The metrics of the node. ``usage`` are the files in which the isolation libraries count memory."""
+    """The metrics of the node, from a copy of its ``state`` that is replaced as a whole.
 
-    def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles) -> None:
-        self._snapshots = snapshots
+    ``usage`` are the files in which the isolation libraries count memory.
+    """
+
+    def __init__(self, state: AllocationState, monitor: GpuMonitor, usage: UsageFiles) -> None:
         self._monitor = monitor
         self._usage = usage
+        self.refresh(state)
+
+    def refresh(self, state: AllocationState) -> None:
+        """Copy the state again. Call it on the event loop that owns the state."""
+        latest = copy.copy(state)
+        latest.pods = copy.copy(state.pods)
+        self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing, so that registering does not run a whole ``collect`` to learn the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        readings, seen = self._monitor.readings, self._monitor.seen
+        state, readings, seen = self._latest, self._monitor.readings, self._monitor.seen
         indices = _indices(seen.machine)
-        yield self._node()
-        yield from self._gpus(seen)
+        yield _node(state)
+        yield from _gpus(seen, holdings_of(state))
         yield from _measured(readings, indices)
         yield from self._xids(indices)
-        yield from self._containers()
-
-    def _node(self) -> Metric:
-        state = self._snapshots.latest
-        mode, labels, configured = state.node_config.effective_mode, state.labels, state.configuration.gpu_time
-        policy = policy_of(mode.mode, labels, configured).value
-        found = GaugeMetricFamily(
-            "gputile_agent_node_info",
-            "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's version",
-            labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
-        )
-        found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
-        return found
-
-    def _gpus(self, seen: Observation) -> Iterator[Metric]:
-        info = GaugeMetricFamily(
-            "gputile_agent_gpu_info", "1, with the GPU's UUID and model", labels=("gpu", "uuid", "model")
-        )
-        total = GaugeMetricFamily("gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",))
-        booked = GaugeMetricFamily(
-            "gputile_agent_gpu_memory_booked_bytes",
-            "Memory of the GPU that is allocated to pods, by the kubelet's device IDs, bytes",
-            labels=("gpu",),
-        )
-        compute = GaugeMetricFamily(
-            "gputile_agent_gpu_compute_booked_ratio",
-            "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 to 1; 0 in modes "
-            "that do not allocate compute",
-            labels=("gpu",),
-        )
-        pods = GaugeMetricFamily("gputile_agent_gpu_pods", "Pods that have device IDs of the GPU", labels=("gpu",))
-        healthy = GaugeMetricFamily(
-            "gputile_agent_gpu_healthy", "1 while new pods may use the GPU, 0 while it is unhealthy", labels=("gpu",)
-        )
-        bookings = bookings_of(self._snapshots.latest)
-        for gpu in seen.machine.gpus:
-            held, index = bookings.gpus.get(gpu.index, NOT_BOOKED), str(gpu.index)
-            info.add_metric((index, gpu.uuid, gpu.model), 1)
-            total.add_metric((index,), gpu.mib * MIB)
-            booked.add_metric((index,), held.memory)
-            compute.add_metric((index,), held.percent / 100)
-            pods.add_metric((index,), held.pods)
-            healthy.add_metric((index,), seen.health.healthy(gpu.uuid))
-        yield from (info, total, booked, compute, pods, healthy)
-        yield from _instances(seen.machine, bookings)
-        yield _of_namespaces(bookings)
+        yield from self._containers(state)
 
     def _xids(self, indices: Mapping[str, str]) -> Iterator[Metric]:
         found = CounterMetricFamily(
@@ -155,7 +141,7 @@ class NodeMetrics(Collector):
             found.add_metric((indices.get(uuid, ""), uuid, str(code)), number)
         yield found
 
-    def _containers(self) -> Iterator[Metric]:
+    def _containers(self, state: AllocationState) -> Iterator[Metric]:
         limit = GaugeMetricFamily(
             "gputile_agent_container_memory_limit_bytes",
             "Memory of the GPU that the container may use, bytes; mode share does not enforce it",
@@ -181,12 +167,9 @@ class NodeMetrics(Collector):
             "Part of the GPU's time that the container is guaranteed, from 0 to 1",
             labels=("namespace", "pod", "container", "gpu"),
         )
-        for container in containers_of(self._snapshots.latest):
-            counted = (
-                read_usage(self._usage.file(container.directory), len(container.gpus)) if container.directory else None
-            )
-            _, *names = container.container
-            for place, part in enumerate(container.gpus):
+        for names, directory, parts in containers_of(state):
+            counted = read_usage(self._usage.file(directory), len(parts)) if directory else None
+            for place, part in enumerate(parts):
                 labels = (*names, str(part.index))
                 limit.add_metric(labels, part.limit)
                 if part.time_share is not None:
@@ -202,36 +185,61 @@ class NodeMetrics(Collector):
         yield from (limit, used, peak, refused, share)
 
 
-def _of_namespaces(bookings: GpuHoldings) -> Metric:
+def _node(state: AllocationState) -> Metric:
+    mode, labels, configured = state.node_config.effective_mode, state.labels, state.configuration.gpu_time
+    policy = policy_of(mode.mode, labels, configured).value
     found = GaugeMetricFamily(
+        "gputile_agent_node_info",
+        "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's version",
+        labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
+    )
+    found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
+    return found
+
+
+def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "gputile_agent_gpu_info", "1, with the GPU's UUID and model", labels=("gpu", "uuid", "model")
+    )
+    total = GaugeMetricFamily("gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",))
+    booked = GaugeMetricFamily(
+        "gputile_agent_gpu_memory_booked_bytes",
+        "Memory of the GPU that is allocated to pods, by the kubelet's device IDs, bytes",
+        labels=("gpu",),
+    )
+    compute = GaugeMetricFamily(
+        "gputile_agent_gpu_compute_booked_ratio",
+        "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 to 1; 0 in modes "
+        "that do not allocate compute",
+        labels=("gpu",),
+    )
+    pods = GaugeMetricFamily("gputile_agent_gpu_pods", "Pods that have device IDs of the GPU", labels=("gpu",))
+    healthy = GaugeMetricFamily(
+        "gputile_agent_gpu_healthy", "1 while new pods may use the GPU, 0 while it is unhealthy", labels=("gpu",)
+    )
+    instances = GaugeMetricFamily(
+        "gputile_agent_mig_instance_pods",
+        "Pods that have the MIG instance: 0 or 1",
+        labels=("gpu", "uuid", "profile"),
+    )
+    namespaces = GaugeMetricFamily(
         "gputile_agent_namespace_memory_booked_bytes",
         "Memory of the GPU that is allocated to the namespace's pods, by the kubelet's device IDs, bytes",
         labels=("namespace", "gpu"),
     )
-    for (namespace, index), memory in bookings.namespaces.items():
-        found.add_metric((namespace, str(index)), memory)
-    return found
-
-
-def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric]:
-    info = GaugeMetricFamily(
-        "gputile_agent_mig_instance_info",
-        "1, with the profile and UUID of a MIG instance, and the index of its GPU",
-        labels=("gpu", "uuid", "profile"),
-    )
-    memory = GaugeMetricFamily(
-        "gputile_agent_mig_instance_memory_bytes", "Memory of the MIG instance, bytes", labels=("gpu", "uuid")
-    )
-    pods = GaugeMetricFamily(
-        "gputile_agent_mig_instance_pods", "Pods that have the MIG instance: 0 or 1", labels=("gpu", "uuid")
-    )
-    for gpu in machine.gpus:
+    for gpu in seen.machine.gpus:
+        index = str(gpu.index)
+        info.add_metric((index, gpu.uuid, gpu.model), 1)
+        total.add_metric((index,), gpu.mib * MIB)
+        booked.add_metric((index,), holdings.mib[gpu.index] * MIB)
+        compute.add_metric((index,), holdings.percent[gpu.index] / 100)
+        pods.add_metric((index,), holdings.pods[gpu.index])
+        healthy.add_metric((index,), seen.health.healthy(gpu.uuid))
         for each in gpu.instances:
-            labels = str(gpu.index), each.uuid
-            info.add_metric((*labels, each.profile), 1)
-            memory.add_metric(labels, each.mib * MIB)
-            pods.add_metric(labels, bookings.instances.get(each.uuid, 0))
-    yield from (info, memory, pods)
+            instances.add_metric((index, each.uuid, each.profile), holdings.instances[each.uuid])
+    for (namespace, number), mib in holdings.namespaces.items():
+        namespaces.add_metric((namespace, str(number)), mib * MIB)
+    yield from (info, total, booked, compute, pods, healthy, instances, namespaces)
 
 
 def _indices(machine: ProbedMachine) -> dict[str, str]:
@@ -271,3 +279,112 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
             if errors is not None:
                 ecc.add_metric((index, kind), errors)
     yield from (used, busy, celsius, watts, ecc)
+
+
+@dataclass(slots=True)
+class GpuHoldings:
+    """What all pods hold of each GPU, by its index: MiB, percent of compute, number of pods.
+
+    ``namespaces`` are the MiB by namespace and GPU index, ``instances`` the number of pods by UUID of a MIG instance.
+    """
+
+    mib: Amounts[int] = field(default_factory=Amounts)
+    percent: Amounts[int] = field(default_factory=Amounts)
+    pods: Amounts[int] = field(default_factory=Amounts)
+    namespaces: Amounts[tuple[str, int]] = field(default_factory=Amounts)
+    instances: Amounts[str] = field(default_factory=Amounts)
+
+
+def holdings_of(state: AllocationState) -> GpuHoldings:
+    found = GpuHoldings()
+    for held in state.device_table:
+        for index, (mib, percent) in _held(state.node_config, held).items():
+            found.mib[index] += mib
+            found.percent[index] += percent
+            found.pods[index] += 1
+            if held.identified:
+                found.namespaces[held.namespace, index] += mib
+        found.instances.update(each.uuid for each in _instances(state.node_config, held))
+    return found
+
+
+def _instances(node_config: NodeConfig, held: PodDevices, container: str = "") -> list[MigDevice]:
+    """Return the existing MIG instances of a pod, or only those of its ``container``."""
+    ids = {
+        device_id
+        for each in held.devices
+        if each.resource.startswith(MIG_PREFIX) and container in ("", each.container)
+        for device_id in each.ids
+    }
+    uuids = held.gpus if isinstance(held, PreparedClaim) else ids
+    return [each for each in node_config.instances if each.uuid in uuids]
+
+
+def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int]]:
+    """Return the MiB and the percent of compute that a pod has of each existing GPU, by the GPU's index."""
+    found: dict[int, tuple[int, int]] = {}
+    if isinstance(held, PreparedClaim):
+        for share in held.shares:  # several shares may be MIG instances of one GPU
+            mib, percent = found.get(share.index, (0, 0))
+            found[share.index] = mib + share.mib, min(100, percent + share.percent)
+        return found
+    replicas = max(1, node_config.effective_mode.replicas) if node_config.replicated else 1
+    for gpu in node_config.gpus(held.gpus):
+        if gpu.uuid in held.ids_by_gpu.get(GPU_MEMORY, EMPTY):
+            found[gpu.index] = held.mib(gpu.uuid), held.percent(gpu.uuid)
+        else:
+            found[gpu.index] = gpu.mib // replicas, 100 // replicas
+    for instance in _instances(node_config, held):
+        found[instance.index] = found.get(instance.index, (0, 0))[0] + instance.mib, 0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPart:
+    """A container's part of a GPU: ``limit`` bytes of the GPU's ``total`` bytes. ``index`` is the GPU's on its node.
+
+    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not shared out.
+    """
+
+    index: int
+    limit: int
+    total: int
+    time_share: float | None
+
+
+def containers_of(state: AllocationState) -> Iterator[tuple[tuple[str, str, str], str, tuple[GpuPart, ...]]]:
+    """Yield the containers with GPUs of the existing pods, each with its parts of GPUs in the order of its limits.
+
+    A container is its namespace, pod and name. With it goes the name of the usage file in which its library counts; ""
+    if it has no library.
+    """
+    guaranteed = time_shares(state, "").guaranteed
+    for held, pod in state.rows_with_pods():
+        ended = ended_containers(pod.pod)
+        directories = {
+            each.container: each.directory
+            for each in held.devices
+            # The IDs of an ended init container belong to the containers after it.
+            if each.phase is not Phase.INIT or each.container not in ended
+        }
+        for container, directory in directories.items():
+            parts = tuple(_parts(state, held, container, guaranteed.get(directory, {})))
+            isolated = held.mode in LIBRARY_MODES
+            yield (held.namespace, held.name, container), directory if isolated else "", parts
+
+
+def _parts(
+    state: AllocationState, held: PodDevices, container: str, guaranteed: Mapping[str, int]
+) -> Iterator[GpuPart]:
+    for share in state.shares(held, container):
+        gpu = state.node_config.gpu(share.uuid)
+        if gpu is None:  # a MIG instance, or a GPU that no longer exists
+            continue
+        part = guaranteed.get(share.uuid)
+        time_share = part / SHARE_WHOLE if part is not None else None
+        yield GpuPart(share.index, share.mib * MIB, gpu.mib * MIB, time_share)
+    split = Amounts[int]()
+    for instance in _instances(state.node_config, held, container):
+        split[instance.index] += instance.mib * MIB
+    for index, limit in split.items():
+        yield GpuPart(index, limit, limit, None)

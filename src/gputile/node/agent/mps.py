@@ -31,7 +31,8 @@ from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.allocation import PIPE_ENV
-from gputile.node.agent.files.node_mounts import SEVERAL, is_nosuid
+from gputile.node.agent.files.node_mounts import SEVERAL
+from gputile.node.agent.files.usage_files import unsafe_for_containers
 from gputile.support.files import read_whole
 from gputile.support.process_supervision import Restarts, end
 
@@ -248,21 +249,8 @@ class MpsDaemons:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
     def _unsafe(self) -> str | None:
-        """Return why it is unsafe to mount the directory into containers; None if it is safe."""
-        try:
-            self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
-            if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
-                self._directory.chmod(_PASSED)
-            safe = is_nosuid(self._directory)
-        except OSError as error:
-            return f"the directory for the pipes of MPS cannot be used: {error}"
-        if safe:
-            return None
-        return (
-            f"the file system of {self._directory} is not mounted nosuid, so a container could leave a program there "
-            "that runs as root for any user of the node: have one mounted there (agent.mps and agent.usageMiB in the "
-            "chart)"
-        )
+        remedy = "have one mounted there (agent.mps and agent.usageMiB in the chart)"
+        return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
 
     def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
         return {

@@ -25,7 +25,6 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, NodeCondition, ObjectReference, changed_conditions, node_condition
-from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.well_known import (
     CONDITION_PREFIX,
     GPU_COUNT,
@@ -43,7 +42,10 @@ from gputile.api.well_known import (
     TIME_POLICY_LABEL,
     ConditionReason,
     ConditionType,
+    GpuTimePolicy,
+    GpuTimePolicyError,
     Mode,
+    parse_policy,
 )
 from gputile.api.wording import nearest
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
@@ -183,7 +185,7 @@ class Wanted:
 
     ``labels`` are all labels that the agent owns; ``inventory`` is None if there must be none. ``opened`` is True if no
     handover between agents keeps the node closed. ``shared_gpus`` is the number of GPUs whose memory is shared; None if
-    another device plugin may write it.
+    another device plugin, such as gpushare's, may write it.
     """
 
     labels: Mapping[str, str]
@@ -206,7 +208,8 @@ def wanted_status(
     ``mps_problem`` is the reason why mode ``mps`` cannot be served; None if it can, or if another mode is in force.
     ``claims`` is the condition that reports whether GPUs are offered to claims as requested.
     """
-    inventory, told = inventory_for_scheduler(state), state.advertised
+    inventory, told, config = inventory_for_scheduler(state), state.advertised, state.node_config
+    shares = config.mode.shared and config.withheld is None
     return Wanted(
         labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
         inventory=encode_inventory(inventory) if inventory is not None else None,
@@ -222,16 +225,8 @@ def wanted_status(
             *((claims,) if claims is not None else ()),
         ),
         opened=opened,
-        shared_gpus=_shared_gpus(state),
+        shared_gpus=None if told.other_plugin is not None else len(config.inventory.gpus) * shares,
     )
-
-
-def _shared_gpus(state: AllocationState) -> int | None:
-    """Return how many GPUs share their memory; None if another plugin, such as gpushare's, counts them."""
-    if state.advertised.other_plugin is not None:
-        return None
-    config = state.node_config
-    return len(config.inventory.gpus) if config.mode.shared and config.withheld is None else 0
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
@@ -288,9 +283,6 @@ def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
     return {name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count}
 
 
-_WARNING: Final = "Warning"
-
-
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
     """Patch the node where it differs from ``wanted``, and record events; return whether a patch was sent.
 
@@ -300,23 +292,16 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
     about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
     before = {condition.type: condition for condition in node.status.conditions}
     for condition in wanted.conditions:
-        kind = _event_type(before.get(condition.type), condition)
-        if kind == _WARNING:
-            cluster.record(about, condition.reason, condition.message, _WARNING)
-        elif kind:
+        old = before.get(condition.type)
+        if condition.status == "True" and (old is None or old.message != condition.message):
+            cluster.record(about, condition.reason, condition.message, "Warning")
+        elif condition.status == "False" and old is not None and old.status == "True":
             cluster.record(about, condition.reason, condition.message)
     patch = node_patch(node, wanted, now)
     if patch is None:
         return False
     await cluster.patch_node(patch)
     return True
-
-
-def _event_type(old: NodeCondition | None, new: NodeCondition) -> str:
-    """Return the type of the event for a condition that turned bad, has a new message or recovered; "" for none."""
-    if new.status == "True" and (old is None or old.message != new.message):
-        return _WARNING
-    return "Normal" if new.status == "False" and old is not None and old.status == "True" else ""
 
 
 async def leave(settings: AgentSettings) -> str:

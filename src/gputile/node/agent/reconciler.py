@@ -1,7 +1,7 @@
-"""Runs the rounds of comparing, and carries out the corrections.
+"""Compares bookings and devices in rounds, and carries out the corrections.
 
-The API server is waited for in the middle of a round, and the kubelet may ask for devices meanwhile. So each step is
-decided on the state as it is then. A correction that fails turns up again the next time.
+The kubelet may call for devices while a round waits for the API server, so each step uses the state at that moment. A
+correction that fails is found again in the next round.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from gputile.api.core import ObjectReference
 from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.allocation_state import answered_pod
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.holdings import keep_only
-from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -38,18 +38,18 @@ class Reconciler:
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        self._since: dict[tuple[str, str], float] = {}  # when a complaint first came up, by UID and message
+        self._since: dict[tuple[str, str], float] = {}  # when a problem was first found, by UID and message
 
     async def round(self) -> bool:
         """Compare once; return whether another round should follow.
 
         Raises:
-            KubeError: the API server does not say what is needed.
+            KubeError: the pods of the node cannot be read.
             OSError: a file cannot be written.
         """
         state, advertiser = self._state, self._advertiser
         await self._kubelet.until_quiet()
-        await self._arbiter.refresh()
+        self._arbiter.refresh()
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
@@ -64,7 +64,7 @@ class Reconciler:
         conflict = any(await asyncio.gather(*(self._carry_out(each) for each in lasting)))
         self._metrics.pods_with_devices.set(len(state.device_table))
         self._records.read(state, time.time_ns())
-        await self._arbiter.refresh()
+        self._arbiter.refresh()
         advertiser.advertise()
         await advertiser.renew(listing)
         if state.pods.listed:
@@ -72,13 +72,13 @@ class Reconciler:
         return conflict
 
     def _tidy(self) -> None:
-        """Remove the allocation directories of pods that are gone; a container that has none cannot run."""
+        """Remove the allocation directories of pods that no longer exist; their containers cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Drop complaints that have not lasted for long enough to be reported."""
+        """Drop problems that have not lasted for long enough to be reported."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:
@@ -91,7 +91,7 @@ class Reconciler:
         return lasting
 
     async def _carry_out(self, correction: Correction) -> bool:
-        """Write a correction to the API server; return whether that failed for now, as the pod has changed."""
+        """Write a correction to the API server; return True if the pod has changed meanwhile."""
         pod, state = correction.pod, self._state
         if correction.annotations:
             try:

@@ -1,12 +1,12 @@
 """Checks whether a pod can be served with the device IDs that the kubelet chose or the agent prefers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, PreparedClaim, by_gpu
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, by_gpu
 from gputile.node.agent.node_config import NodeConfig
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
@@ -63,30 +63,17 @@ class AllocationRules:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
         if taken:
             raise Occupied(f"device IDs are already allocated to pod {taken[0].key}")
-        self.check_others(pod_devices, resource)
+        self.check_others(pod_devices)
 
-    def check_others(self, pod_devices: PodDevices, resource: str) -> None:
-        """Check that the pod may share its GPUs with the other pods: enough capacity, and the same trust group.
-
-        Raises:
-            Occupied: it may not; the text names the pods or the limit.
-        """
-        if resource.startswith(MIG_PREFIX):
-            return
-        by_uuid = pod_devices.ids_by_gpu.get(resource, {})
-        if resource in SHARED_RESOURCES:
-            self._check_room(pod_devices, by_uuid)
-        self._check_company(pod_devices, by_uuid)
-
-    def check_claim(self, claim: PreparedClaim) -> None:
-        """Check that a claim may share its GPUs with the other pods.
+    def check_others(self, held: PodDevices) -> None:
+        """Check that a pod or claim may share its GPUs with the other pods: enough capacity, and the same trust group.
 
         Raises:
             Occupied: it may not; the text names the pods or the limit.
         """
         if self.node_config.mode.shared:
-            self._check_room(claim, claim.gpus)
-        self._check_company(claim, claim.gpus)
+            self._check_room(held)
+        self._check_company(held)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too; None if it may start.
@@ -96,9 +83,10 @@ class AllocationRules:
         (``UpdateAllocatedDevices`` in its device manager). IDs of memory, compute and time slices are interchangeable:
         for them it is enough that the GPU has room for both pods.
         """
-        whole = devices.resource.startswith(MIG_PREFIX) or not self.node_config.replicated
-        for other in self.device_table.holders(devices.resource, devices.ids) if whole else ():
-            if other.uid != pod_devices.uid and devices.resource not in SHARED_RESOURCES:
+        if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
+            return None
+        for other in self.device_table.holders(devices.resource, devices.ids):
+            if other.uid != pod_devices.uid:
                 who = f"the kubelet has given {devices.ids[0]} to pod {other.key} too"
                 return f"{who}: delete one of the two pods, so that it is admitted again"
         return None
@@ -109,24 +97,22 @@ class AllocationRules:
         percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
         return (gpu.mib if gpu is not None else 0) - self.device_table.mib(uuid, uid), CORE_PERCENT - percent
 
-    def stranger_on(self, pod_devices: PodDevices, uuid: str) -> PodDevices | None:
-        """Return a pod with which the pod must not share the GPU. Unidentified pods are checked later."""
-        if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not pod_devices.identified:
-            return None
-        others = (other for other in self.device_table.on(uuid, pod_devices.uid) if other.identified)
-        return next((other for other in others if other.trust_group != pod_devices.trust_group), None)
-
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
         """Check that pods of other trust groups use none of the GPUs, if the mode does not isolate pods.
+
+        Pods that are not identified are checked once they are.
 
         Raises:
             Occupied: a pod of another trust group does; the text names the GPU and the pod.
         """
+        isolated = self.node_config.mode is not Mode.SHARE and not self.node_config.replicated
+        if isolated or not pod_devices.identified:
+            return
         for uuid in uuids:
-            stranger = self.stranger_on(pod_devices, uuid)
-            if stranger is not None:
-                name = self.node_config.names([uuid])
-                raise Occupied(f"{name} is used by pod {stranger.key} of another trust group, without isolation")
+            for other in self.device_table.on(uuid, pod_devices.uid):
+                if other.identified and other.trust_group != pod_devices.trust_group:
+                    name = self.node_config.names([uuid])
+                    raise Occupied(f"{name} is used by pod {other.key} of another trust group, without isolation")
 
     def _check_gpus(self, uuids: Iterable[str]) -> None:
         for uuid in uuids:
@@ -136,8 +122,8 @@ class AllocationRules:
             if not gpu.healthy:
                 raise AllocationConflict(f"GPU {gpu.index} is unhealthy")
 
-    def _check_room(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
-        for gpu in self.node_config.gpus(uuids):
+    def _check_room(self, pod_devices: PodDevices) -> None:
+        for gpu in self.node_config.gpus(pod_devices.gpus):
             (mib, percent), own = self.left(gpu.uuid, pod_devices.uid), pod_devices.mib(gpu.uuid)
             holders = ", ".join(sorted(other.key for other in self.device_table.on(gpu.uuid, pod_devices.uid)))
             if own > mib:
@@ -150,14 +136,14 @@ class AllocationRules:
                     f"held by {holders}"
                 )
 
-    def _check_company(self, pod_devices: PodDevices, uuids: Collection[str]) -> None:
-        for uuid in uuids:
+    def _check_company(self, pod_devices: PodDevices) -> None:
+        for uuid in sorted(pod_devices.gpus):
             others, name = list(self.device_table.on(uuid, pod_devices.uid)), self.node_config.names([uuid])
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"{name} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"{name} holds {len(others)} pods, the most that a GPU may hold here")
-        self.check_trust_groups(pod_devices, uuids)
+        self.check_trust_groups(pod_devices, sorted(pod_devices.gpus))
 
     def _check_spread(self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int) -> None:
         names = self.node_config.names(by_uuid)

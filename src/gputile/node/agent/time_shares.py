@@ -11,45 +11,39 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
-from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.api.quantity import parse_weight
+from gputile.api.well_known import (
+    TIME_POLICY_LABEL,
+    TIME_WEIGHT_ANNOTATION,
+    GpuTimePolicy,
+    GpuTimePolicyError,
+    Mode,
+    parse_policy,
+)
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import PodContainer, PodDevices
-from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.allocation_state import AllocationState, KnownPod
+from gputile.node.agent.device_table import PodDevices
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
+from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 
-@dataclass(frozen=True, slots=True)
-class ShareClaim:
-    """What a container's time share depends on.
+def share_of(policy: GpuTimePolicy, percent: int, weight: int, priority: int, most_containers: int) -> Share:
+    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU.
 
-    ``percent`` is the requested part of the GPU's compute, 0 if none is requested; ``memory_percent`` is its part of
-    the GPU's memory.
+    ``percent`` is the container's part of the GPU: of its compute, or if it requests none, of its memory.
     """
-
-    percent: int = 0
-    memory_percent: int = 0
-    weight: int = 1
-    priority: int = 0
-
-
-def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
-    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU."""
-    percent = claim.percent or claim.memory_percent or 1
     part = WHOLE // 100 * min(100, percent)
     match policy:
         case GpuTimePolicy.AVERAGE:
             return Share(1, WHOLE // most_containers, WHOLE // most_containers)
         case GpuTimePolicy.WEIGHTED:
-            return Share(claim.weight, priority=claim.priority)
+            return Share(weight, priority=priority)
         case GpuTimePolicy.FIXED:
             return Share(percent, part, part)
         case GpuTimePolicy.WEAK:
-            return Share(claim.weight, part, WHOLE, claim.priority)
+            return Share(weight, part, WHOLE, priority)
         case GpuTimePolicy.PREEMPTIVE | GpuTimePolicy.NATIVE:
             return Share()
 
@@ -85,10 +79,10 @@ class TimeShares:
 class TimeUsed(NamedTuple):
     """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it ``waited`` for turns.
 
-    ``gpu`` is the GPU's index on its node.
+    ``container`` is its namespace, pod and name; ``gpu`` is the GPU's index on its node.
     """
 
-    container: PodContainer
+    container: tuple[str, str, str]
     gpu: str
     seconds: float
     waited: float
@@ -117,9 +111,8 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
         if on is not None and on.isdisjoint(pod_devices.gpus):
             continue
         short |= {each.directory for each in pod_devices.devices if each.phase is Phase.INIT}
-        for name, claims in _claims(allocation_state, pod_devices):
-            most = configuration.max_pods_per_gpu
-            shares[name] = {uuid: share_of(policy, claim, most) for uuid, claim in claims.items()}
+        for name, of_container in _shares(allocation_state, pod_devices, policy):
+            shares[name] = of_container
             if name not in short:
                 weights.update({uuid: share.weight for uuid, share in shares[name].items()})
     quantum = configuration.gpu_time.quantum_ms
@@ -142,37 +135,37 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
     return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed)
 
 
-def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
-    """Yield the GPU time of the existing containers. ``used`` is by path of the allocation directory and GPU UUID."""
+def gpu_times(allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
+    """Yield the GPU time of the existing containers. ``spent`` is by path of the allocation directory and GPU UUID."""
     owners = {
-        devices.directory: (pod_devices, devices)
-        for pod_devices in allocation_state.named_devices()
-        for devices in pod_devices.devices
+        devices.directory: (held.namespace, held.name, devices.container)
+        for held, _ in allocation_state.rows_with_pods()
+        for devices in held.devices
     }
     indices = {gpu.uuid: str(gpu.index) for gpu in allocation_state.node_config.inventory.gpus}
-    for (path, uuid), spent in sorted(used.items()):
-        found = owners.get(path.rpartition("/")[2])
-        if found is not None and uuid in indices:
-            pod_devices, devices = found
-            container = PodContainer(pod_devices.pod_uid, pod_devices.namespace, pod_devices.name, devices.container)
-            yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
+    for (path, uuid), each in sorted(spent.items()):
+        container = owners.get(path.rpartition("/")[2])
+        if container is not None and uuid in indices:
+            yield TimeUsed(container, indices[uuid], each.used / 1e9, each.waited / 1e9)
 
 
-def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
-    """Yield each container's allocation directory with its claims by GPU UUID."""
-    pod = allocation_state.pod_of(pod_devices)
+def _shares(
+    allocation_state: AllocationState, pod_devices: PodDevices, policy: GpuTimePolicy
+) -> Iterator[tuple[str, dict[str, Share]]]:
+    """Yield each container's allocation directory with its shares by GPU UUID."""
+    pod, configuration = allocation_state.pod_of(pod_devices), allocation_state.configuration
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
-    most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
-    weight = min(most, _weight(pod))
+    weight = min(configuration.gpu_time.most_weight(pod_devices.namespace), _weight(pod))
     for directory, container in {each.directory: each.container for each in pod_devices.devices}.items():
-        claims = {}
-        for share in allocation_state.shares(pod_devices, container):
-            gpu = allocation_state.node_config.gpu(share.uuid)
-            memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
-            claims[share.uuid] = ShareClaim(share.percent, memory, weight, priority)
-        if directory and claims:
-            yield directory, claims
+        shares = {}
+        for held in allocation_state.shares(pod_devices, container):
+            gpu = allocation_state.node_config.gpu(held.uuid)
+            memory = 100 * held.mib // gpu.mib if gpu is not None and gpu.mib else 0
+            percent = held.percent or memory or 1
+            shares[held.uuid] = share_of(policy, percent, weight, priority, configuration.max_pods_per_gpu)
+        if directory and shares:
+            yield directory, shares
 
 
 def _weight(pod: KnownPod | None) -> int:

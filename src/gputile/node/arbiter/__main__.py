@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.quantity import MIB
-from gputile.node.arbiter.agent_messages import Assignment, LineError, Used, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, LineError, Used, decode_line, encode_line
 from gputile.node.arbiter.server import LISTEN_RETRY_S, Arbiter
 
 log = logging.getLogger("gputile.node.arbiter")

@@ -21,22 +21,21 @@ AT_ONCE: Final = 16  # messages from one source before the next source is served
 
 
 class MessageSource(Protocol):
-    """A source of messages of a ``container``: a connection, or the listening socket."""
+    """A source of messages of a ``container``: a connection, or the listening socket.
+
+    It calls ``submit`` whenever it is readable and not paused.
+    """
 
     container: str
 
-    @property
-    def pending(self) -> int:
-        """The number of complete messages that were read but not handled yet; 0 once the source is closing."""
-
     def handle(self, most: int) -> int:
-        """Handle pending messages until their total cost is at least ``most``; return the total cost."""
+        """Read and handle messages until none is left or their cost is at least ``most``; return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""
 
     def resume(self) -> None:
-        """Resume reading."""
+        """Resume reading, unless the source is closed."""
 
     def close_if_hung_up(self) -> None:
         """Close the source if the other end has closed it, which is not noticed while reading is paused."""
@@ -68,15 +67,15 @@ class MessageQueue:
         self._scheduled = False
 
     def submit(self, source: MessageSource) -> None:
-        """Handle the pending messages of ``source``, now or when its turn comes."""
+        """Handle messages of ``source`` now, or queue the source."""
         self._begin_window()
-        if self._has_guarantee(source.container) or (self._shared < SHARED and not self._waiting):
+        shares = self._shared < SHARED and not self._waiting
+        if source.container not in self._waiting and (self._has_guarantee(source.container) or shares):
             self._handle(source)
-            if not source.pending:
-                return
-        source.pause()
-        self._waiting.setdefault(source.container, deque()).append(source)
-        self._schedule()
+        else:
+            source.pause()
+            self._waiting.setdefault(source.container, deque()).append(source)
+            self._schedule()
 
     def discard(self, source: MessageSource) -> None:
         line = self._waiting.get(source.container, deque())
@@ -124,10 +123,7 @@ class MessageQueue:
                     self._waiting[container] = line
                 source.close_if_hung_up()
                 self._handle(source)
-                if source.pending:
-                    self._waiting.setdefault(container, deque()).append(source)
-                else:
-                    source.resume()
+                source.resume()
         finally:
             self._schedule()
 

@@ -1,25 +1,250 @@
-"""Connects the scheduler of turns to the containers' sockets and to the clock."""
+"""Connects the scheduler of turns to the containers' sockets and to the clock.
+
+All sockets are sources of the node's ``MessageQueue``, so new connections count as messages too.
+"""
 
 import asyncio
 import contextlib
 import logging
+import os
+import select
 import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
-from gputile.node.arbiter.connection import MOST_CONNECTIONS, ContainerConnection, Listener, remove_from
+from gputile.node.arbiter.accounts import Grant, TimesliceMessage
 from gputile.node.arbiter.message_queue import MessageQueue
+from gputile.node.arbiter.messages import (
+    SIZE,
+    SOCKET,
+    VERSION,
+    AssignedContainer,
+    Assignment,
+    Message,
+    MessageKind,
+    ProtocolError,
+    Spent,
+    Used,
+    decode,
+    uuid_fields,
+)
 from gputile.node.arbiter.node_timeslices import GpuMessages, NodeTimeSlices
-from gputile.node.arbiter.protocol import Message, MessageKind, ProtocolError, uuid_fields
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 log = logging.getLogger(__name__)
 
 LISTEN_RETRY_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
+HELLO_TIMEOUT_S: Final = 5.0
+# The number of slots in the usage file: only a process with a slot can use a GPU.
+MOST_CONNECTIONS: Final = 512
+CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling this many messages
+
+
+class _SocketSource:
+    """A socket of ``container`` in the queue: it is read only while it is not paused."""
+
+    def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue) -> None:
+        self.container = container
+        self.closed = False
+        self._sock = sock
+        self._arbiter = arbiter
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self.resume()
+
+    def handle(self, most: int) -> int:
+        raise NotImplementedError
+
+    def close_if_hung_up(self) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        self._loop.remove_reader(self._sock)
+
+    def resume(self) -> None:
+        if not self.closed:
+            self._loop.add_reader(self._sock, self._queue.submit, self)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._queue.discard(self)
+            self.pause()
+            self._sock.close()
+
+
+class Listener(_SocketSource):
+    """The listening socket in the directory ``container``."""
+
+    def __init__(self, container: str, arbiter: "Arbiter", queue: MessageQueue) -> None:
+        """Raises OSError if the directory does not exist or cannot be written."""
+        sock, self._file = _listen_in(Path(container))
+        super().__init__(container, sock, arbiter, queue)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the directory still has this socket: the directory may have been removed and recreated."""
+        try:
+            found = os.lstat(Path(self.container) / SOCKET)
+        except OSError:
+            return False
+        return os.path.samestat(found, self._file)
+
+    def close_if_hung_up(self) -> None:
+        """Do nothing, since a listening socket has no other end."""
+
+    def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than that
+        """Accept one connection."""
+        try:
+            accepted, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return CONNECTION_COST
+        except OSError as error:
+            self._arbiter.warn(self.container, f"cannot accept a connection: {error}")
+            return CONNECTION_COST
+        accepted.setblocking(False)
+        self._arbiter.connected(self.container, accepted)
+        return CONNECTION_COST
+
+
+def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
+    """Create a listening socket in ``directory``, replacing an existing one; return it with the status of its file.
+
+    Raises:
+        OSError: the directory does not exist or cannot be written.
+    """
+    temporary = f".{SOCKET}.{os.getpid()}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=fd)
+            # The path of a socket is limited to 107 bytes, and the directory's own path may be longer.
+            listening.bind(f"/proc/self/fd/{fd}/{temporary}")
+            os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103 - any user of the container may connect
+            listening.listen(MOST_CONNECTIONS)
+            file = os.stat(temporary, dir_fd=fd, follow_symlinks=False)
+            os.rename(temporary, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        listening.close()
+        raise
+    return listening, file
+
+
+class ContainerConnection(_SocketSource):
+    """The connection to the process ``member`` of a container.
+
+    Unread messages stay in the kernel, where they count as the sender's memory.
+    """
+
+    def __init__(
+        self, container: str, member: int, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
+    ) -> None:
+        super().__init__(container, sock, arbiter, queue)
+        self._member = member
+        self._received = b""  # of an incomplete message
+        self._gpus: dict[int, str] = {}
+        self._agreed = False
+        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello)
+
+    def send(self, uuid: str, message: TimesliceMessage) -> None:
+        number = next(number for number, name in self._gpus.items() if name == uuid)
+        if isinstance(message, Grant):
+            self._send(Message(MessageKind.TURN, number, message.turn, message.length))
+        else:
+            self._send(Message(MessageKind.LIMIT, number, message.turn, message.remaining))
+
+    def acknowledge(self, number: int) -> None:
+        self._send(Message(MessageKind.WAIT, number))
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._hello_timer.cancel()
+            # Later, since the arbiter may be sending the messages of another event.
+            self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
+
+    def close_if_hung_up(self) -> None:
+        """Close the connection if the process has closed it or died; its unread messages are irrelevant."""
+        poll = select.poll()
+        poll.register(self._sock, 0)
+        if poll.poll(0):
+            self.close()
+
+    def handle(self, most: int) -> int:
+        spent = 0
+        try:
+            while spent < most and not self.closed and (message := self._receive()) is not None:
+                spent += self._handle(message)
+        except ProtocolError as error:
+            self._arbiter.warn(self.container, f"invalid message: {error}")
+            self.close()
+        except Exception:
+            self.close()  # its state is unknown
+            raise
+        return spent
+
+    def _receive(self) -> Message | None:
+        """Return the next message; None if no complete one has arrived."""
+        try:
+            data = self._sock.recv(SIZE - len(self._received))
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return None
+        self._received += data
+        if len(self._received) < SIZE:
+            return None
+        complete, self._received = self._received, b""
+        return decode(complete)
+
+    def _handle(self, message: Message) -> int:
+        kind = message.kind
+        if not self._agreed:
+            self._greet(message)
+        elif kind is MessageKind.GPU:
+            uuid = self._arbiter.gpu_of(self.container, (message.a, message.b))
+            if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
+                raise ProtocolError("GPU is not the container's, or was named twice")
+            self._gpus[message.gpu] = uuid
+        elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
+            return self._arbiter.handle(self.container, self._member, self._gpus[message.gpu], message)
+        else:
+            raise ProtocolError(f"unexpected {kind.name}")
+        return 1
+
+    def _greet(self, message: Message) -> None:
+        if message.kind is not MessageKind.HELLO or message.a > message.b:
+            raise ProtocolError("HELLO is missing")
+        self._agreed = message.a <= VERSION <= message.b
+        version = VERSION if self._agreed else 0  # 0: no common version
+        self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.quantum))
+        if not self._agreed:
+            self.close()
+
+    def _expect_hello(self) -> None:
+        if not self._agreed:
+            self.close()
+
+    def _send(self, message: Message) -> None:
+        if self.closed:
+            return
+        try:
+            self._sock.send(message.encode())
+        except BlockingIOError:
+            self._arbiter.warn(self.container, "a process does not read its messages")
+            self.close()
+        except OSError:
+            self.close()
 
 
 @dataclass(slots=True)
@@ -42,7 +267,6 @@ class Arbiter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
-        self._accepting: set[asyncio.Task[object]] = set()
 
     def assign(self, assignment: Assignment) -> None:
         self.quantum = assignment.quantum_ms * MS
@@ -135,13 +359,10 @@ class Arbiter:
             accepted.close()
             return
         self._last_member += 1
-        connection = ContainerConnection(allocation, self._last_member, self, self._queue)
-        self._connections[self._last_member] = connection
+        self._connections[self._last_member] = ContainerConnection(
+            allocation, self._last_member, accepted, self, self._queue
+        )
         container.members.add(self._last_member)
-        loop = asyncio.get_running_loop()
-        accepting = loop.create_task(loop.connect_accepted_socket(lambda: connection, accepted))
-        self._accepting.add(accepting)
-        accepting.add_done_callback(self._accepting.discard)
 
     # -- internal
 
@@ -164,7 +385,8 @@ class Arbiter:
         container = self._containers.pop(name)
         if container.listener is not None:
             container.listener.close()
-            remove_from(Path(name))
+            with contextlib.suppress(OSError):
+                (Path(name) / SOCKET).unlink()
         for member in container.members:
             self._connections[member].close()
         for uuid in container.uuids.values():

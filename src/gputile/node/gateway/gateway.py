@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import msgspec
 
-from gputile.node.gateway.claims import REGISTRY, ClaimsPlugin
 from gputile.node.gateway.link import (
     Advertise,
     Call,
@@ -28,7 +27,14 @@ from gputile.node.gateway.link import (
     TakeCharge,
     to_agent,
 )
-from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Registrar, SocketWatch
+from gputile.node.gateway.registration import (
+    CLIENT_OPTIONS,
+    REGISTRY,
+    ClaimsPlugin,
+    RefusedError,
+    Registrar,
+    SocketWatch,
+)
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +113,7 @@ class Relay:
             return
         waited = asyncio.get_running_loop().time() - pending.since
         if pending.tries >= MOST_TRIES and waited >= AGENT_TIMEOUT_S:
-            log.error("%s of %s is given up: no agent has survived it", pending.call.method, pending.call.resource)
+            log.error("refusing %s for %s: no agent has survived this call", pending.call.method, pending.call.resource)
             error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
             pending.answer.set_exception(error)
             return
@@ -180,12 +186,12 @@ class Gateway:
             await self._take_charge()
         if self.in_charge and not self._node_lock.is_held:
             if self._other_seen is None:
-                log.warning("a younger gateway has taken over; this one serves no more")
+                log.warning("a newer gateway has taken over; this one stops serving")
                 await self._stop_serving()
             if self._other_seen is None or self._registrar.has_others():
                 self._other_seen = now
             elif now - self._other_seen > ABANDONED_AFTER_S:
-                raise AbandonedError("the gateway that took over is gone")
+                raise AbandonedError("the gateway that took over has ended")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
             self._registrar.advertise((), {})  # otherwise each pod would wait for an agent, and then fail

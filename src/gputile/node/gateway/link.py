@@ -6,6 +6,7 @@ length in four bytes, big endian, and MessagePack. The kubelet's own messages re
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -14,11 +15,15 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from gputile.api.quantity import MIB
 from gputile.support.files import read_whole, write_whole
+
+log = logging.getLogger(__name__)
 
 LINK: Final = "GPUTILE_GATEWAY_FD"
 """The environment variable with the file descriptor of the agent's end of the socket."""
 CONNECT_TIMEOUT_S = 0.2
+MOST_UNREAD = 64 * MIB  # four of the kubelet's largest messages
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
 _LOCK_MOST_BYTES = 4096
@@ -113,9 +118,15 @@ class MessageChannel(Generic[Received]):
         self._decoder = decoder
 
     def send(self, message: FromAgent | FromGateway) -> None:
-        if not self._writer.is_closing():
-            body = _ENCODER.encode(message)
-            self._writer.write(_LENGTH.pack(len(body)) + body)
+        """Send a message; disconnect if the other end has left too many bytes unread."""
+        if self._writer.is_closing():
+            return
+        if self._writer.transport.get_write_buffer_size() > MOST_UNREAD:
+            log.error("the other end of the connection between gateway and agent does not read")
+            self._writer.transport.abort()
+            return
+        body = _ENCODER.encode(message)
+        self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def messages(self) -> AsyncIterator[Received]:
         """Yield the messages of the other end, until it closes the connection.

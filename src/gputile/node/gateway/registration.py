@@ -1,4 +1,4 @@
-"""Keeps resources registered with the kubelet, through its restarts and the loss of sockets.
+"""Keeps the resources and the DRA driver registered with the kubelet, whatever restarts.
 
 When a kubelet starts, it removes all sockets from its device plugin directory and recreates its own. So the inode of
 its socket identifies a kubelet, and a plugin whose socket was removed serves on a new one. inotify(7) reports this at
@@ -21,8 +21,9 @@ from typing import TypeAlias
 import grpc
 
 from gputile.api.quantity import MIB
+from gputile.api.well_known import DRIVER
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import has_listener
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,13 @@ HAND_OVER_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet creates its socket a moment before it accepts connections
 
-Carry = Callable[[str, str, bytes], Awaitable[bytes]]
+REGISTRY = "plugins_registry"  # in the kubelet's root directory
+DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
+DRA_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+DRA_REGISTRATION = "pluginregistration.Registration"
+DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+Forward = Callable[[str, str, bytes], Awaitable[bytes]]
 """Forwards a call (method, resource, request) to the agent, and returns the response; raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
@@ -78,11 +85,11 @@ class KubeletSocket:
     ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
     """
 
-    def __init__(self, subject: str, carry: Carry, on_listen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, subject: str, forward: Forward, on_listen: Callable[[], None] = lambda: None) -> None:
         self.subject = subject
         self.path: Path | None = None
         self.streams = 0
-        self._carry = carry
+        self._forward = forward
         self._on_listen = on_listen
         self._message = b""
         self._changed = asyncio.Event()
@@ -142,7 +149,7 @@ class KubeletSocket:
 
     async def _relay(self, method: str, request: bytes, context: Context) -> bytes:
         try:
-            return await self._carry(method, self.subject, request)
+            return await self._forward(method, self.subject, request)
         except RefusedError as error:
             await context.abort(error.code, str(error))
 
@@ -195,6 +202,62 @@ class Plugin(KubeletSocket):
         return OPTIONS.SerializeToString()
 
 
+class ClaimsPlugin(KubeletSocket):
+    """Serves the DRA driver to the kubelet while it has a ``health``.
+
+    The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps it registered while
+    the socket exists. The same socket serves the registration and the driver. It has a new name each time, so that two
+    gateways can serve at the same time in an upgrade: the kubelet calls the one that registered last. The kubelet
+    retries failed calls.
+    """
+
+    def __init__(self, directory: Path, forward: Forward) -> None:
+        super().__init__(DRIVER, forward)
+        self._directory = directory
+        self._has_health = False
+
+    def set_health(self, health: bytes | None) -> None:
+        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next ``reconcile``."""
+        self._has_health = health is not None
+        if health is not None:
+            self.announce(health)
+
+    async def reconcile(self) -> None:
+        """Start or stop the server; replace its socket if it was removed."""
+        if not self._has_health:
+            await self.stop()
+        elif not self.exists:
+            await self._start()
+
+    async def _start(self) -> None:
+        for path in self._directory.glob(f"{DRIVER}-*.sock"):
+            if not has_listener(path):
+                path.unlink(missing_ok=True)
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        registration: Handlers = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._registered)}
+        health: Handlers = {"NodeWatchResources": stream(self.stream)}
+        services = {
+            DRA_REGISTRATION: registration,
+            DRA_SERVICE: self.relayed(DRA_CALLS),
+            **dict.fromkeys(DRA_VERSIONS[1:], health),
+        }
+        await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
+
+    async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature, as below
+        info = pb.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=list(DRA_VERSIONS)
+        )
+        return info.SerializeToString()
+
+    async def _registered(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
+        status = pb.RegistrationStatus.FromString(request)
+        if status.plugin_registered:
+            log.info("the kubelet has registered the driver %s", DRIVER)
+        else:
+            log.error("the kubelet rejects the driver %s: %s", DRIVER, status.error)
+        return b""
+
+
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
@@ -203,10 +266,10 @@ class Registrar:
     clock. ``on_change`` is called when ``epoch`` or ``listening`` changes.
     """
 
-    def __init__(self, directory: Path, carry: Carry, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, directory: Path, forward: Forward, on_change: Callable[[], None] = lambda: None) -> None:
         self.epoch = 0.0
         self._directory = directory
-        self._carry = carry
+        self._forward = forward
         self._on_change = on_change
         self._plugins: dict[str, Plugin] = {}
         self._withdrawn: list[Plugin] = []
@@ -251,7 +314,7 @@ class Registrar:
         self._withdrawn += [self._plugins.pop(name) for name in self._plugins.keys() - set(resources)]
         for resource in resources:
             if resource not in self._plugins:
-                self._plugins[resource] = Plugin(resource, self._carry, self._on_change)
+                self._plugins[resource] = Plugin(resource, self._forward, self._on_change)
             if resource in changed:
                 self._plugins[resource].announce(changed[resource])
 

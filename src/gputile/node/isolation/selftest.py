@@ -19,8 +19,7 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_line
-from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
@@ -39,18 +38,16 @@ _WITHIN_S: Final = 120
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
     """The result for one way to allocate memory; ``processes`` is the number of processes that shared the limit."""
 
-    way: Annotated[str, described("The way to memory.")]
-    processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
-    limit_mib: Annotated[int, described("The limit, MiB.")]
-    asked_mib: Annotated[int, described("What was asked for, MiB.")]
-    got_mib: Annotated[int, described("What was got, MiB.")]
+    way: Annotated[str, described("The way in which the probe allocated memory.")]
+    processes: Annotated[int, described("The number of processes that shared the limit.")]
+    limit_mib: Annotated[int, described("The memory limit, MiB.")]
+    asked_mib: Annotated[int, described("The memory that the processes tried to allocate, MiB.")]
+    got_mib: Annotated[int, described("The memory that they could allocate, MiB.")]
     holds: Annotated[bool, described("Whether the limit held.")]
-    failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
+    failed: Annotated[str, described('Any other error; "" if there was none.')] = ""
 
 
-def memory_rows(
-    uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
-) -> Iterator[MemoryRow]:
+def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
     """Yield a row for each way, and one for each of two allocations whose processes all allocate at the same time.
 
     ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits, and each must
@@ -59,7 +56,7 @@ def memory_rows(
     Raises:
         LibraryMissing: this installation has no library.
     """
-    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
+    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]
@@ -128,14 +125,22 @@ class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
     ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns takes time too.
     """
 
-    what: Annotated[str, described("What was measured.")]
-    wanted: Annotated[float, described("The part of the GPU's time that the container was to get; 1 is all.")]
-    got: Annotated[float, described("The part that it got.")]
-    wanted_ratio: Annotated[float, described("What it was to get by what the row before got, 0 where it was alone.")]
-    ratio: Annotated[float, described("What it got by what the row before got, 0 where it was alone.")]
-    holds: Annotated[bool, described("Whether the bound held.")]
-    failed: Annotated[str, described('What went wrong, "" for nothing.')] = ""
-    bound: Annotated[str, described('What its part must keep to, "" where only the ratio counts.')] = ""
+    what: Annotated[str, described("The name of the measurement.")]
+    wanted: Annotated[
+        float, described("The expected part of the GPU's time; 1 is what a process gets without the library.")
+    ]
+    got: Annotated[float, described("The measured part of the GPU's time.")]
+    wanted_ratio: Annotated[
+        float,
+        described("The expected part, divided by that of the first container of this case; 0 for the first container."),
+    ]
+    ratio: Annotated[
+        float,
+        described("The measured part, divided by that of the first container of this case; 0 for the first container."),
+    ]
+    holds: Annotated[bool, described("Whether both the bound and the ratio held.")]
+    failed: Annotated[str, described('The error; "" if there was none.')] = ""
+    bound: Annotated[str, described('The condition on the measured part; "" if only the ratio counts.')] = ""
 
 
 class ProbeError(RuntimeError):

@@ -5,7 +5,7 @@ calls.
 """
 
 from collections.abc import Callable
-from typing import Any, NewType, TypeVar
+from typing import Any, Final, NewType, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
@@ -108,6 +108,9 @@ class Calls:
 
         setattr(self, name, call)
         return call
+
+
+nvml: Final = Calls()
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:

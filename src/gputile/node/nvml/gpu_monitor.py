@@ -123,7 +123,7 @@ class GpuMonitor:
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Assign an index to each GPU that it keeps: the driver renumbers the others when a GPU vanishes."""
+        """Give each GPU an index that never changes: the driver renumbers the others when a GPU vanishes."""
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}

@@ -1,17 +1,28 @@
-"""Reads the GPUs of a machine through NVIDIA's Python binding of NVML."""
+"""Reads the GPUs of a machine through NVIDIA's Python binding of NVML.
+
+A measurement that a GPU does not have, such as its utilization in MIG mode, is None.
+
+The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active links of the pair.
+Links to an NVSwitch all count, since a GPU can use all of them to reach any other GPU. Without NVLink it is the PCIe
+bandwidth of the slower GPU, scaled by the topology between the two. The scale is an estimate: only the order of the
+values on one machine matters (T2).
+"""
 
 import ctypes
+import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Calls, Handle, optional
+from gputile.api.quantity import MIB
+from gputile.node.nvml.binding import ABSENT, CERTAIN, DOWN, CallError, Handle, nvml, optional
 from gputile.node.nvml.gpu_health import Examined, Sign, XidSeen
-from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_values, read_wiring, trouble_of
-from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
 _MOST_EVENTS: Final = 64  # at most, in one call of ``watch_health``
@@ -22,16 +33,14 @@ Listed = tuple[Handle, ProbedGpu]
 
 def open_real() -> "RealProbe":
     """Raises NvmlError if there is no driver, or it does not work."""
-    nvml = Calls()
     _machine_wide(nvml.nvmlInit)
-    return RealProbe(nvml)
+    return RealProbe()
 
 
 class RealProbe:
     """A session with NVML, for one thread. All methods raise NvmlError if the driver goes away."""
 
-    def __init__(self, nvml: Calls) -> None:
-        self._nvml = nvml
+    def __init__(self) -> None:
         self._listed: tuple[Listed, ...] = ()
         self._bandwidth: tuple[tuple[float, ...], ...] = ()
         self._events: Any = None
@@ -42,13 +51,12 @@ class RealProbe:
 
         A GPU that cannot be read is omitted and reported in ``problems``.
         """
-        nvml = self._nvml
         listed: list[Listed] = []
         problems: list[Problem] = []
         for index in range(_machine_wide(nvml.nvmlDeviceGetCount)):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                listed.append((handle, read_gpu(nvml, handle, index)))
+                listed.append((handle, _read_gpu(handle, index)))
             except CallError as error:
                 _raise_if_down(error)
                 problems.append(Problem(error.problem.reason, f"GPU {index}: {error.problem.message}"))
@@ -74,7 +82,7 @@ class RealProbe:
         left_ms = round(seconds * 1000)
         while len(signs) < _MOST_EVENTS:
             try:
-                signs += self._signs_of(self._nvml.nvmlEventSetWait(self._events, left_ms))
+                signs += self._signs_of(nvml.nvmlEventSetWait(self._events, left_ms))
             except CallError as error:
                 if error.code == pynvml.NVML_ERROR_TIMEOUT:
                     break
@@ -88,14 +96,24 @@ class RealProbe:
 
     def examine(self) -> tuple[Examined, ...]:
         """Return a sign for each GPU and MIG instance that the last inventory listed."""
-        return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
+        signs: list[Examined] = []
+        for handle, gpu in self._listed:
+            doubtful = False
+            try:
+                trouble = _trouble_of(handle)
+            except CallError as error:
+                _raise_if_down(error)
+                trouble = error.problem.message
+                doubtful = error.code not in CERTAIN
+            signs += (Examined(uuid, trouble, doubtful) for uuid in gpu.uuids)
+        return tuple(signs)
 
     def readings(self) -> tuple[GpuReading, ...]:
         """Return the measurements of those listed GPUs that answer."""
         found = []
         for handle, gpu in self._listed:
             with suppress(CallError):  # ``examine`` reports the reason
-                found.append(read_gpu_values(self._nvml, handle, gpu))
+                found.append(_read_measurements(handle, gpu))
         return tuple(found)
 
     def close(self) -> None:
@@ -103,24 +121,21 @@ class RealProbe:
             self._open = False
             self._stop_listening()
             with suppress(CallError):
-                self._nvml.nvmlShutdown()
+                nvml.nvmlShutdown()
 
     def _read_bandwidth(self) -> tuple[tuple[float, ...], ...]:
-        handles = [handle for handle, _ in self._listed]
         wirings = []
         for handle, gpu in self._listed:
             try:
-                wirings.append(read_wiring(self._nvml, handle, gpu))
+                wirings.append(_read_wiring(handle, gpu))
             except CallError:  # ``examine`` reports the reason
-                wirings.append(Wiring(gpu.bus_id))
-
-        def level(i: int, j: int) -> int:
-            try:
-                return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[j]))
-            except CallError:
-                return int(pynvml.NVML_TOPOLOGY_SYSTEM)
-
-        return bandwidth_matrix(wirings, level)
+                wirings.append(Wiring(handle, gpu.bus_id))
+        rows = [[0.0] * len(wirings) for _ in wirings]
+        for i, one in enumerate(wirings):
+            for j, other in enumerate(wirings[:i]):
+                speed = _nvlink_speed(one, other) or _pcie_speed(other, one)
+                rows[i][j] = rows[j][i] = round(speed, 1)
+        return tuple(tuple(row) for row in rows)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
         """Subscribe to the XIDs of these GPUs; a GPU without XID events is only examined."""
@@ -128,13 +143,13 @@ class RealProbe:
         if not listed:
             return
         try:
-            events = self._nvml.nvmlEventSetCreate()
+            events = nvml.nvmlEventSetCreate()
         except CallError:
             return
         registered = 0
         for handle, _ in listed:
             with suppress(CallError):
-                self._nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+                nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
                 registered += 1
         self._events = events
         if not registered:
@@ -144,7 +159,7 @@ class RealProbe:
         events, self._events = self._events, None
         if events is not None:
             with suppress(CallError):
-                self._nvml.nvmlEventSetFree(events)
+                nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
         """Yield the signs of an XID event: for the MIG instances that it names, or else for the GPU."""
@@ -163,17 +178,6 @@ class RealProbe:
         ]
         for uuid in [instance.uuid for instance in named] or [gpu.uuid]:
             yield XidSeen(uuid, code)
-
-    def _examined(self, handle: Handle, gpu: ProbedGpu) -> Iterator[Examined]:
-        doubtful = False
-        try:
-            trouble = trouble_of(self._nvml, handle)
-        except CallError as error:
-            _raise_if_down(error)
-            trouble = error.problem.message
-            doubtful = error.code not in CERTAIN
-        for uuid in gpu.uuids:
-            yield Examined(uuid, trouble, doubtful)
 
 
 def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
@@ -199,3 +203,192 @@ def _uuids(listed: tuple[Listed, ...]) -> list[str]:
 
 def _address(handle: Handle) -> int | None:
     return ctypes.cast(cast(Any, handle), ctypes.c_void_p).value
+
+
+# GB/s per direction of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
+_NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
+_NVLINK_UNKNOWN_GB_S: Final = 25.0
+# GB/s per direction of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
+_PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+_PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
+# The part of the PCIe bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
+_SCALE: Final = (
+    (0, 1.0),  # on one board
+    (10, 1.0),  # below one PCIe switch
+    (20, 0.9),  # below several PCIe switches of one host bridge
+    (30, 0.8),  # at one host bridge
+    (40, 0.7),  # at several host bridges of one NUMA node
+    (50, 0.5),  # across NUMA nodes
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end ("" for an NVSwitch)."""
+
+    handle: Handle
+    bus_id: str
+    pcie: float = _PCIE_UNKNOWN_GB_S
+    nvlink: Mapping[str, float] = field(default_factory=dict)
+
+
+def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
+    """Raises CallError if the GPU does not answer."""
+    generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    lane = _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values()))
+    pcie = width * lane if generation and width else _PCIE_UNKNOWN_GB_S
+    return Wiring(handle, gpu.bus_id, pcie, _nvlinks(handle))
+
+
+def _nvlinks(handle: Handle) -> dict[str, float]:
+    """Return the sum of a GPU's active NVLinks in GB/s, by the bus ID at their other end ("" for an NVSwitch)."""
+    found: dict[str, float] = {}
+    for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active = nvml.nvmlDeviceGetNvLinkState(handle, number)
+        except CallError as error:
+            if error.code in ABSENT:
+                break  # the GPU has no link of this or a higher number
+            raise
+        if not active:
+            continue
+        kind = optional(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            peer = ""
+        elif kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
+            pci = optional(None, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+            if pci is None:
+                continue
+            peer = pci.busId.upper()
+        else:
+            continue
+        version = optional(0, nvml.nvmlDeviceGetNvLinkVersion, handle, number)
+        found[peer] = found.get(peer, 0.0) + _NVLINK_GB_S.get(version, _NVLINK_UNKNOWN_GB_S)
+    return found
+
+
+def _nvlink_speed(one: Wiring, other: Wiring) -> float:
+    direct = min(one.nvlink.get(other.bus_id, 0.0), other.nvlink.get(one.bus_id, 0.0))
+    return direct + min(one.nvlink.get("", 0.0), other.nvlink.get("", 0.0))
+
+
+def _pcie_speed(one: Wiring, other: Wiring) -> float:
+    try:
+        level = int(nvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle))
+    except CallError:
+        level = pynvml.NVML_TOPOLOGY_SYSTEM
+    scale = next((scale for known, scale in _SCALE if level <= known), _SCALE[-1][1])
+    return min(one.pcie, other.pcie) * scale
+
+
+_NODE_WORDS: Final = 16  # 64 NUMA nodes each
+_RECOVERIES: Final = {
+    1: "reset it (`nvidia-smi --gpu-reset`)",
+    2: "reboot the node",
+    3: "end the work that uses its peers",
+    4: "drain the node and reset the GPU",
+}
+_PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
+_GIB: Final = 1 << 30
+
+
+def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
+    """Read the properties of a GPU.
+
+    Raises:
+        CallError: a call fails that every GPU supports.
+    """
+    memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    own = memory.total if memory is not None else 0
+    total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
+    mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == pynvml.NVML_DEVICE_MIG_ENABLE else Mig.OFF
+    return ProbedGpu(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        model=nvml.nvmlDeviceGetName(handle),
+        mib=total // MIB,
+        bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
+        numa=_numa_node(handle),
+        minor=optional(-1, nvml.nvmlDeviceGetMinorNumber, handle),
+        mig=mig,
+        instances=tuple(_instances(handle, total)) if mig is Mig.ON else (),
+        unified=own < MIB,
+    )
+
+
+def _trouble_of(handle: Handle) -> str | None:
+    """Return the problem of a GPU that answers; None if it is healthy.
+
+    Raises:
+        CallError: the GPU does not answer.
+    """
+    optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
+    if failed:
+        return "a faulty memory row could not be remapped: replace the GPU"
+    if pending or optional(0, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
+        return "faulty memory will be remapped at the next reset: reset the GPU (`nvidia-smi --gpu-reset`)"
+    action_field = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+    field = next(iter(optional((), nvml.nvmlDeviceGetFieldValues, handle, action_field)), None)
+    if field is not None and field.nvmlReturn == 0 and field.value.uiVal:
+        action = field.value.uiVal
+        return f"the driver requests: {_RECOVERIES.get(action, f'recovery action {action}')}"
+    return None
+
+
+def _numa_node(handle: Handle) -> int:
+    """Return the NUMA node whose memory is local to the GPU; -1 if there are none or several, as in some VMs."""
+    words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    mask = sum(word << 64 * i for i, word in enumerate(words))
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
+
+
+def _instances(handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
+    for number in range(optional(0, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
+        instance = optional(None, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if instance is None:
+            continue
+        yield MigInstance(
+            uuid=nvml.nvmlDeviceGetUUID(instance),
+            profile=_profile(instance, gpu_bytes),
+            mib=nvml.nvmlDeviceGetMemoryInfo(instance).total // MIB,
+            gi=nvml.nvmlDeviceGetGpuInstanceId(instance),
+            ci=nvml.nvmlDeviceGetComputeInstanceId(instance),
+        )
+
+
+def _profile(instance: Handle, gpu_bytes: int) -> str:
+    """Return NVIDIA's name of the instance's size, such as ``1g.10gb``.
+
+    It is the end of the instance's name, or else computed from its slices and memory. The computed memory is that of
+    the instance in eighths of the GPU's memory, converted to GB, as in NVIDIA's go-nvlib.
+    """
+    named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
+    if named:
+        return named["profile"]
+    facts = nvml.nvmlDeviceGetAttributes(instance)
+    eighths = -(-facts.memorySizeMB * MIB * 8 // gpu_bytes)
+    memory = f"{facts.gpuInstanceSliceCount}g.{round(eighths * -(-gpu_bytes // _GIB) / 8)}gb"
+    if facts.computeInstanceSliceCount == facts.gpuInstanceSliceCount:
+        return memory
+    return f"{facts.computeInstanceSliceCount}c.{memory}"
+
+
+def _read_measurements(handle: Handle, gpu: ProbedGpu) -> GpuReading:
+    """Raises CallError if the GPU does not answer."""
+    memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)
+    lifetime = pynvml.NVML_AGGREGATE_ECC
+    corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    return GpuReading(
+        uuid=gpu.uuid,
+        used=memory.used if memory is not None else None,
+        busy_percent=rates.gpu if rates is not None else None,
+        celsius=optional(None, nvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        watts=milliwatts / 1000 if milliwatts is not None else None,
+        ecc_corrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, corrected, lifetime),
+        ecc_uncorrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, lifetime),
+    )

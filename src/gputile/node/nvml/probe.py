@@ -90,15 +90,6 @@ class ProbedMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that uses a GPU: ``pid`` in the agent's own PID namespace, ``used`` bytes of the GPU ``uuid``."""
-
-    pid: int
-    uuid: str
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
 class GpuReading:
     """A GPU's measurements. A measurement is None if the GPU does not provide it.
 
@@ -112,7 +103,6 @@ class GpuReading:
     watts: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    processes: tuple[GpuProcess, ...] = ()
 
 
 def inventory_of(

@@ -35,8 +35,7 @@ from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.tools.simulator.fields import Json
-from gputile.tools.simulator.generated import make_uid
-from gputile.tools.simulator.manifests import Manifest
+from gputile.tools.simulator.manifests import Manifest, make_uid
 
 BOTH_WAYS = "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
 
@@ -88,7 +87,8 @@ class KnownClaims:
             spec = self.templates.get(f"{namespace}/{name}")
             claim = _new(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            return f"there is no {kind} {namespace}/{name} to judge: name its file by -f too"
+            said = f"there is no {kind} {namespace}/{name} to judge"
+            return f"{said}: name its file by -f too, or ignore it by --ignore-unknown"
         return unjudged(claim)
 
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:

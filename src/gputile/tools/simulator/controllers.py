@@ -1,19 +1,28 @@
-"""Creates the pods of Kubernetes' own workload kinds as their controllers would."""
+"""Creates the pods of Kubernetes' own workload kinds as their controllers would.
 
+Pods get the labels that controllers set, since affinities and topology spread may select pods by them, for example by
+a Job's name or a StatefulSet's pod index.
+Sources: k8s.io/api (apps/v1, batch/v1, types.go) for the label names; registry/batch/job/strategy.go, controller/job,
+controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for which controller sets them.
+
+The pods share the template's spec: replace the spec to change it, never modify it in place.
+"""
+
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, Toleration
+from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, PodSpec, Toleration
 from gputile.api.wording import first_of
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
-from gputile.tools.simulator.gangs import is_gated
-from gputile.tools.simulator.generated import PodMaker
-from gputile.tools.simulator.manifests import Manifest, Note, Origin
+from gputile.tools.simulator.controller_rules import is_gated
+from gputile.tools.simulator.manifests import Manifest, Note, Origin, make_uid, suffixes
 
 MOST_REPLICAS: Final = 100_000
 # Kubernetes' own kinds whose pods are created here, with their current apiVersion.
@@ -27,6 +36,15 @@ MAKERS: Final = {
     "ReplicationController": "v1",
     "StatefulSet": "apps/v1",
 }
+TEMPLATE_HASH: Final = "pod-template-hash"  # Deployment
+REVISION_HASH: Final = "controller-revision-hash"  # StatefulSet, DaemonSet
+TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
+POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed Job: a label, and an annotation
+JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
+JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
 _BY_TEMPLATE = (
     "its controller chooses nodes by the template as it is written, without what admission adds to pods: write the "
@@ -44,6 +62,75 @@ _TOLERATIONS = tuple(
         ("unschedulable", "NoSchedule"),
     )
 )
+
+
+def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
+    """Return the labels that all pods of a workload have: those of the template and those that controllers add.
+
+    For a CronJob, they include the labels of its Job.
+    """
+    labels = dict(template.metadata.labels)
+    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[:10]  # in place of the controller's own hash
+    if kind == "Deployment":
+        return labels | {TEMPLATE_HASH: digest}
+    if kind == "StatefulSet":
+        return labels | {REVISION_HASH: f"{owner.name}-{digest}"}
+    if kind == "DaemonSet":
+        return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
+    if kind in ("Job", "CronJob"):
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a real suffix is the minutes since 1970
+        uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
+        return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
+    return labels
+
+
+class PodMaker:
+    """Creates the pods of one workload, ``manifest``, from its template."""
+
+    def __init__(self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
+        self.name = owner.name
+        self.template = template
+        self._labels = labels
+        self._namespace = owner.namespace
+        kind, version = manifest.kind, manifest.api_version
+        self._owners = (
+            OwnerReference(api_version=version, kind=kind, name=owner.name, uid=owner.uid, controller=True),
+        )
+        self._suffix = suffixes(owner.uid)
+
+    def pod(
+        self,
+        name: str,
+        spec: PodSpec | None = None,
+        labels: Mapping[str, str] = _NOTHING,
+        annotations: Mapping[str, str] = _NOTHING,
+    ) -> Pod:
+        """Return the pod ``name``; ``labels`` and ``annotations`` override those that all pods have."""
+        meta = self.template.metadata
+        metadata = ObjectMeta(
+            name=name,
+            namespace=self._namespace,
+            uid=make_uid("Pod", self._namespace, name),
+            labels={**self._labels, **labels} if labels else self._labels,
+            annotations={**meta.annotations, **annotations} if annotations else meta.annotations,
+            owner_references=self._owners,
+        )
+        return Pod(metadata=metadata, spec=spec or self.template.spec)
+
+    def generated(self, number: int, spec: PodSpec | None = None) -> Pod:
+        """Return pod ``number``, with a name that ends in five generated characters."""
+        return self.pod(f"{self.name}-{self._suffix(number)}", spec)
+
+    def indexed(self, index: int) -> Pod:
+        """Return the pod of an Indexed Job with the completion index ``index``."""
+        said = {COMPLETION_INDEX: str(index)}
+        return self.pod(f"{self.name}-{index}-{self._suffix(index)}", labels=said, annotations=said)
+
+    def numbered(self, ordinal: int) -> Pod:
+        """Return the pod of a StatefulSet with this ordinal."""
+        name = f"{self.name}-{ordinal}"
+        return self.pod(name, labels={POD_NAME: name, POD_INDEX: str(ordinal)})
+
 
 _Replicas = Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)]
 

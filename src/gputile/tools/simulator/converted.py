@@ -1,4 +1,4 @@
-"""Converts manifests for HAMi, KAI, Run:ai, Volcano and time-slicing to manifests for gputile.
+"""Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
 It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A field whose meaning is
 uncertain is left unchanged, and a message explains what to do by hand. Unrelated fields are never changed.
@@ -38,10 +38,11 @@ from gputile.tools.simulator.foreign_words import (
 from gputile.tools.simulator.manifests import Manifest
 
 Object = dict[str, Any]
-_SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "runai-scheduler", "volcano")
+_SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "koord-scheduler", "runai-scheduler", "volcano")
 _VOLCANO: Final = "batch.volcano.sh"
 _GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # they start the pods of a custom workload together
 _OWN_GROUPS: Final = ("", "apps", "batch")
+_ALL: Final = 100  # percent of a GPU
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
 # Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for the first container.
 _KAI_BESIDE: Final = (
@@ -177,7 +178,9 @@ class _Conversion:
             if beside:
                 remedy = f"; heed {' and '.join(beside)} by hand, several GPUs by the label {GPU_COUNT_LABEL}"
             self.result.told.append(f"{where} {rule}{remedy}")
-        self.result.told += words_of_others(path, pod, self.unit_mib)
+        for text in words_of_others(path, pod, self.unit_mib):
+            unknown = not self.gpu_mib and ForeignAmount.PERCENT_OF_MEMORY in text
+            self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
         """Return what a container requests from another system; None if nothing, or if the amounts are uncertain."""
@@ -191,9 +194,9 @@ class _Conversion:
         except QuantityError:
             return None
         mib, part = amounts.get(ForeignAmount.MIB, 0), amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
-        if not mib and part and self.gpu_mib:
+        if not mib and part < _ALL and self.gpu_mib:
             mib = self.gpu_mib * part // 100
-        if amounts.keys() == {ForeignAmount.GPUS}:
+        if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL:
             return _Amounts(gpus)
         return _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0)) if mib and gpus > 0 else None
 

@@ -43,8 +43,7 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
-from gputile.tools.simulator.generated import check_name, make_gpu_uuid, make_uid
-from gputile.tools.simulator.manifests import Manifest, Origin
+from gputile.tools.simulator.manifests import Manifest, Origin, check_name, make_gpu_uuid, make_uid
 
 # By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no memory is stated.
 _USUAL_MIB: Final = (
@@ -95,13 +94,14 @@ class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
     ``bandwidth`` is the kind of link between them, or a matrix in GB/s. ``unhealthy`` are indices within the group.
     """
 
-    count: Annotated[int, described("How many GPUs.", ge=1, le=MOST_GPUS)] = 1
-    memory: Annotated[MemorySize, described("Memory of each, as 15GiB.")]
-    model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
+    count: Annotated[int, described("Number of equal GPUs.", ge=1, le=MOST_GPUS)] = 1
+    memory: Annotated[MemorySize, described("Memory of each GPU, such as 15GiB.")]
+    model: Annotated[str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)] = ""
     bandwidth: Annotated[
-        Literal["", "nvlink", "pcie"] | list[list[float]], described("How they are linked, or a matrix in GB/s.")
+        Literal["", "nvlink", "pcie"] | list[list[float]],
+        described("The kind of link between the GPUs, or a matrix of bandwidths in GB/s."),
     ] = ""
-    unhealthy: Annotated[list[int], described("Which of them are unhealthy, counted within the group from 0.")] = []
+    unhealthy: Annotated[list[int], described("Indices of the unhealthy GPUs within this group, from 0.")] = []
 
 
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
@@ -109,50 +109,59 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
     key: Annotated[str, described("The taint's key.", min_length=1)]
     value: Annotated[str, described("The taint's value.")] = ""
-    effect: Annotated[
-        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], described("NoSchedule, PreferNoSchedule or NoExecute.")
-    ] = "NoSchedule"
+    effect: Annotated[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], described("The taint's effect.")] = (
+        "NoSchedule"
+    )
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no mode label."""
 
-    name: Annotated[str, described("The node's name; of several, what their names begin with.")]
+    name: Annotated[str, described("The node's name; with count, the beginning of the names.")]
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
-        described("How many equal nodes: NAME-1 and so on; absent: one, called NAME."),
+        described(
+            "Number of equal nodes, which are named NAME-1, NAME-2 and so on. If absent, there is one node, named NAME."
+        ),
     ] = None
-    address: Annotated[str, described("The node's address.")] = ""
-    mode: Annotated[Mode | None, described("The node mode; absent: the node has no label of it.")] = None
+    address: Annotated[str, described("The node's internal IP address.")] = ""
+    mode: Annotated[
+        Mode | None,
+        described("The value of the label ack.node.gpu.schedule; if absent, the node does not have the label."),
+    ] = None
     placement: Annotated[
-        Placement | None, described("The label ack.node.gpu.placement; absent: the node has none.")
+        Placement | None,
+        described("The value of the label ack.node.gpu.placement; if absent, the node does not have the label."),
     ] = None
-    gpus: Annotated[GpuGroup | list[GpuGroup], described("Its GPUs, or groups of equal ones.")] = []
+    gpus: Annotated[
+        GpuGroup | list[GpuGroup], described("The GPUs of the node: a group of equal GPUs, or a list of groups.")
+    ] = []
     labels: Annotated[
         dict[str, str],
-        described("Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."),
+        described("Other labels. The defaults of kubernetes.io/os and kubernetes.io/arch are linux and amd64."),
     ] = {}
-    annotations: Annotated[dict[str, str], described("Further annotations.")] = {}
+    annotations: Annotated[dict[str, str], described("Annotations of the node.")] = {}
     taints: Annotated[
-        list[DescribedTaint] | None, described("Its taints; absent: a node with GPUs has nvidia.com/gpu:NoSchedule.")
+        list[DescribedTaint] | None,
+        described("Taints of the node. If absent, a node with GPUs has nvidia.com/gpu:NoSchedule."),
     ] = None
-    unschedulable: Annotated[bool, described("Whether it is cordoned.")] = False
-    cpu: Annotated[Quantity, described("Its CPUs, as a Kubernetes quantity.")] = 128
-    memory: Annotated[Quantity, described("Its memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
-    pods: Annotated[int, described("How many pods it takes.", ge=0, le=100_000)] = 110
-    resources: Annotated[ResourceList, described("Further resources, as Kubernetes quantities.")] = {}
+    unschedulable: Annotated[bool, described("Whether the node is cordoned.")] = False
+    cpu: Annotated[Quantity, described("Allocatable CPU, as a Kubernetes quantity.")] = 128
+    memory: Annotated[Quantity, described("Allocatable memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
+    pods: Annotated[int, described("The largest number of pods on the node.", ge=0, le=100_000)] = 110
+    resources: Annotated[ResourceList, described("Other allocatable resources, as Kubernetes quantities.")] = {}
 
 
 class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     """The description of a cluster."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
-    kind: Annotated[Literal["Cluster"], described("What this file is.")]
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")]
+    kind: Annotated[Literal["Cluster"], described("The kind of this file.")]
     gpu_memory_unit: Annotated[
-        MemorySize | None, described("The cluster's memory unit, as 128MiB; absent: the configuration's.")
+        MemorySize | None, described("The cluster's memory unit, such as 128MiB. If absent, that of the configuration.")
     ] = None
-    nodes: Annotated[list[DescribedNode], described("Its nodes.")]
-    metadata: Annotated[dict[str, Any], described("A name and what else one likes; not read.")] = {}
+    nodes: Annotated[list[DescribedNode], described("The nodes of the cluster.")]
+    metadata: Annotated[dict[str, Any], described("A name, labels and so on, which gputile ignores.")] = {}
 
 
 def described_unit(manifest: Manifest) -> int | None:

@@ -20,6 +20,7 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
 from gputile.tools.simulator.claims import unjudged
+from gputile.tools.simulator.controller_rules import VictimFinder, victims_text
 from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.node_reports import (
     NodeReport,
@@ -29,7 +30,6 @@ from gputile.tools.simulator.node_reports import (
     unlimited_memory,
     waiting_for,
 )
-from gputile.tools.simulator.preemption import VictimFinder, victims_text
 from gputile.tools.simulator.remedies import Remedy, remedies
 
 NODES_NAMED: Final = 10
@@ -182,12 +182,13 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         str,
         described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
     ]
-    node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
-    text: Annotated[str, described("The same in sentences.")]
+    node: Annotated[str | None, described("The node to which the pod is bound; null if it is not bound.")]
+    text: Annotated[str, described("The explanation in sentences.")]
     nodes: Annotated[
-        list[NodeReport], described("What each node says, the nearest first; empty where the pod has its place.")
+        list[NodeReport],
+        described("Why each node does or does not fit, the node that comes closest first; empty if the pod is bound."),
     ]
-    changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
+    changes: Annotated[list[Remedy], described("Changes; each of them would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:

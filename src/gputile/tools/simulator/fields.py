@@ -116,7 +116,9 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
     for key, item in value.items():
-        if item is not None:
+        if key == GPU_MEMORY and isinstance(item, str) and item.endswith("iB"):
+            yield f"{path}[{shown(key)}]", f"{shown(item)} is a size: write how many memory units it is, as 2"
+        elif item is not None:
             yield from _check(item_type, item, f"{path}[{shown(key)}]")
 
 

@@ -8,7 +8,7 @@ with the fewest pods.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -26,6 +26,7 @@ from gputile.api.well_known import (
     GPU_RESOURCES,
     GPUSHARE_INDEX,
     INVENTORY_ANNOTATION,
+    MIG_PREFIX,
     MODE_LABEL,
     MODEL_LABEL,
     MODES,
@@ -47,8 +48,7 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_cluster import usual_mib
-from gputile.tools.simulator.generated import make_gpu_uuid
-from gputile.tools.simulator.manifests import Note
+from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 ADOPTED: Final = "gputile.io/adopted"  # annotation of nodes with other systems' GPUs; never written to the API server
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
@@ -95,7 +95,9 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         facts = None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
         if facts is None:
             found.nodes.append(node)
-            if INVENTORY_ANNOTATION not in node.metadata.annotations and count_of(node.status.capacity, WHOLE_GPU):
+            capacity = node.status.capacity
+            offers = count_of(capacity, WHOLE_GPU) > 0 or _is_split(capacity)
+            if INVENTORY_ANNOTATION not in node.metadata.annotations and offers:
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts
@@ -141,7 +143,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
         devices = msgspec.json.decode(text, type=list[_HamiDevice])
     else:
         fields = [each.strip().split(",") for each in text.split(":") if each.strip()]
-        devices = [_HamiDevice(each[0], int(each[2]), each[4], each[6] == "true") for each in fields]
+        devices = [_HamiDevice(each[0], int(each[2]), each[4], "false" not in each[5:7]) for each in fields]
     gpus = tuple(
         Gpu(index=i, uuid=each.id, mib=each.devmem, model=each.type.removeprefix("NVIDIA-"), healthy=each.health)
         for i, each in enumerate(devices[:MOST_GPUS])
@@ -180,12 +182,19 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
     replicas = int(next((labels[name] for name in _REPLICAS if name in labels), "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
     mib = int(labels.get(memory, "0")) or usual_mib(name)
+    if _is_split(offered):  # then the labels also count the GPUs with instances
+        number = min(number, count_of(offered, WHOLE_GPU) // max(replicas, 1))
     if not number or not mib or (count not in labels and not name):
         return None
     sliced = replicas if replicas > 1 else 0
     name = name.removesuffix("-SHARED")
     gpus = _equal_gpus(node, number, mib, name)
     return Inventory(gpus=gpus, mode=Mode.EXCLUSIVE, replicas=min(sliced, MOST_REPLICAS))
+
+
+def _is_split(offered: Mapping[str, Any]) -> bool:
+    """Return whether a node offers MIG instances by their names."""
+    return any(name.startswith(MIG_PREFIX) and count_of(offered, name) for name in offered)
 
 
 def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]:

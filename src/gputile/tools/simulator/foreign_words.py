@@ -1,4 +1,4 @@
-"""Recognises fields for other systems (HAMi, KAI, Run:ai and Volcano), which gputile ignores.
+"""Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
 A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error. Other such fields
 choose which GPU to use or when to start. For them, a note explains what to write for gputile.
@@ -57,6 +57,9 @@ FOREIGN_RESOURCES: Final = {
     "volcano.sh/vgpu-number": ForeignAmount.GPUS,
     "volcano.sh/gpu-number": ForeignAmount.GPUS,
     "nvidia.com/gpu.shared": ForeignAmount.GPUS,
+    "koordinator.sh/gpu-memory-ratio": ForeignAmount.PERCENT_OF_MEMORY,
+    "koordinator.sh/gpu-core": ForeignAmount.PERCENT_OF_COMPUTE,
+    "koordinator.sh/gpu-shared": ForeignAmount.GPUS,
 }
 # Annotations that request a GPU: the unit of their values, and what the limit for gputile must cover.
 KAI_FRACTION: Final = "gpu-fraction"
@@ -103,8 +106,11 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
             yield where, f"{asked} {remedy}; or leave the annotation out"
 
 
-def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
-    """Yield a sentence for each field of another system that gputile ignores, with what to write instead."""
+def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
+    """Yield a sentence for each field of another system that gputile ignores, with what to write instead.
+
+    ``more`` completes the sentences about resources.
+    """
     before = f"{path}." if path else ""
     for name, where, value in _annotations(path, pod):
         if name in _ANNOTATIONS:
@@ -120,7 +126,7 @@ def words_of_others(path: str, pod: Json, unit_mib: int) -> Iterator[str]:
             except QuantityError:
                 continue
             remedy = FOREIGN_RESOURCES[name].format(count=count, units=-(-count // unit_mib), unit=unit_mib)
-            yield f"{before}spec.containers: {name} is not gputile's: write {remedy}"
+            yield f"{before}spec.containers: {name} is not gputile's: write {remedy}{more}"
 
 
 def _annotations(path: str, pod: Json) -> Iterator[tuple[str, str, str]]:

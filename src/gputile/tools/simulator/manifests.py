@@ -1,15 +1,20 @@
-"""Reads manifests from files, with errors that name the location of a mistake and the broken rule."""
+"""Reads manifests from files, with errors that name the location of a mistake and the broken rule.
+
+Names and UIDs that a cluster would generate for objects are generated here, the same in every run.
+"""
 
 import codecs
+import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Final, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.quantity import MIB
-from gputile.api.wording import below, first_of, kind_of
+from gputile.api.wording import below, broken_subdomain, first_of, kind_of
 from gputile.support.files import read_bounded
 from gputile.support.yaml_loader import DocumentError, load_documents, why_no_text
 
@@ -27,6 +32,10 @@ _BUILT_FIRST: Final = {
     "values.yaml": _BUILT_BY_HELM,
 }
 _OBJECTS_SHOWN: Final = 5  # the most objects that a note names
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+_SUFFIXES: Final = len(_ALPHABET) ** 5
+_LONGEST_PREFIX: Final = 58  # characters of a generateName that the API server keeps
+_UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 T = TypeVar("T")
 
@@ -134,10 +143,10 @@ def told_together(notes: Iterable[Note]) -> list[str]:
     sentences = []
     for found in alike.values():
         origins = [note.origin for note in found if note.origin is not None]
-        if len(found) == 1 or not origins:
+        if len(set(found)) == 1 or not origins:
             sentences.append(str(found[0]))
         else:
-            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in origins]
+            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in dict.fromkeys(origins)]
             sentences.append(f"{origins[0].file}: {first_of(objects, _OBJECTS_SHOWN)}: {found[0].text}")
     return sentences
 
@@ -250,7 +259,8 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
             if body is not None:
                 _add(Origin(file, document), body, loaded, described)
     except DocumentError as error:
-        raise ManifestError(f"{file}, document {document + 1}: {error}") from error
+        remedy = f"; {_BUILT_BY_HELM}" if "{{" in text else ""
+        raise ManifestError(f"{file}, document {document + 1}: {error}{remedy}") from error
     return loaded
 
 
@@ -297,3 +307,44 @@ def _display_name(body: dict[str, Any]) -> str:
     meta = metadata if isinstance(metadata, dict) else body
     name = meta.get("name") or meta.get("generateName")
     return name[:80] if isinstance(name, str) and name.isprintable() else ""
+
+
+def make_uid(kind: str, namespace: str, name: str) -> str:
+    """Return a UID for an object without one; it depends only on kind, namespace and name."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
+def suffixes(seed: str) -> Callable[[int], str]:
+    """Return a function that maps a pod's number to a suffix of five characters, different for each number."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
+    offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
+    step += step % 3 == 0  # coprime to 27**5, so that every number gets its own suffix
+
+    def suffix(number: int) -> str:
+        value, text = (offset + number * step) % _SUFFIXES, ""
+        for _ in range(5):
+            value, digit = divmod(value, len(_ALPHABET))
+            text += _ALPHABET[digit]
+        return text
+
+    return suffix
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """Return the name that an object without one gets from ``prefix``, its ``generateName``."""
+    return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
+
+
+def make_gpu_uuid(node: str, index: int) -> str:
+    """Return the UUID of a described node's GPU in NVIDIA's format; it depends only on node and index."""
+    return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
+
+
+def check_name(origin: Origin, path: str, name: str) -> None:
+    """Check that Kubernetes accepts ``name`` for an object.
+
+    Raises:
+        ManifestError: the name is invalid.
+    """
+    if why := broken_subdomain(name):
+        raise origin.error(path, why)

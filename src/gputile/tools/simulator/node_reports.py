@@ -43,34 +43,34 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[int, described("MiB of the GPU that it has.")]
-    percent: Annotated[int, described("Compute that it has, per cent.")]
-    kept: Annotated[bool, described("Whether the place is kept for it and it is not bound yet.")] = False
+    mib: Annotated[int, described("Memory of the GPU that is booked for the pod, MiB.")]
+    percent: Annotated[int, described("Compute of the GPU that is booked for the pod, in percent.")]
+    kept: Annotated[bool, described("Whether this is a reservation for a pod that is not bound yet.")] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
 
-    index: Annotated[int, described("The number of the GPU on its node.")]
+    index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
-    free_mib: Annotated[int, described("Memory that is free, MiB.")]
-    free_percent: Annotated[int, described("Compute that is free, per cent.")]
-    pods: Annotated[list[HolderReport], described("Who has a part of it.")]
-    lacks: Annotated[str, described('Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')]
+    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
+    free_mib: Annotated[int, described("Free memory, MiB.")]
+    free_percent: Annotated[int, described("Free compute, in percent.")]
+    pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
+    lacks: Annotated[str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A node, and its reasons against the pod; "" if there are none."""
 
     name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
-    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
-    unresolvable: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")] = (
-        msgspec.field(name="lasting")
-    )
-    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
+    in_tree: Annotated[str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')]
+    gpu: Annotated[str, described('Why the GPUs of the node do not fit the pod; "" if they do.')]
+    unresolvable: Annotated[
+        bool, described("Whether the pod would not fit the node even if no other pod were on it.")
+    ] = msgspec.field(name="lasting")
+    unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
+    gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(name="cards")
     fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
     @property
@@ -160,7 +160,7 @@ class Subject:
         except RequestError:
             return []
         feasible = self.engine.filter(request, names).feasible if request is not None else list(names)
-        return list(islice((name for name in feasible if self._obstacle(pod, name) is None), most))
+        return list(islice((name for name in feasible if self.predicates.reason(pod, name) is None), most))
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
         """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
@@ -169,7 +169,7 @@ class Subject:
             self.ledger.apply(PodDeleted(booking.uid))
         gone = [uid for uid in leaving if self.predicates.remove(uid)]
         try:
-            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             for booking in held:
                 self.ledger.apply(Assumed(booking))
@@ -182,14 +182,10 @@ class Subject:
         self.predicates.put_node(node)
         self.ledger.apply(NodeApplied(node))
         try:
-            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             self.predicates.drop_node(name)
             self.ledger.apply(NodeDeleted(name))
-
-    def _obstacle(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
-        """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
-        return self.predicates.reason(pod, name)
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""

@@ -15,11 +15,9 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.node_reports import Subject, waiting_for
 from gputile.tools.simulator.remedies import Remedy, remedies
-from gputile.tools.simulator.scenario import Scenario
+from gputile.tools.simulator.scenario import Scenario, owners_of
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
-from gputile.tools.simulator.workloads import Owner, owner_of
-
-_HASH = "pod-template-hash"
+from gputile.tools.simulator.workloads import Owner
 
 
 @dataclass(slots=True)
@@ -57,12 +55,9 @@ def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
 
 
 def workload_of(pod: Pod) -> Owner:
-    """Return the workload that a pod belongs to: its controller, or the Deployment that owns the controller."""
-    owner = owner_of(pod)
-    suffix = f"-{pod.metadata.labels.get(_HASH, '')}"
-    if owner.kind == "ReplicaSet" and suffix != "-" and owner.name.endswith(suffix):
-        return owner._replace(kind="Deployment", name=owner.name.removesuffix(suffix))
-    return owner
+    """Return the workload that a pod belongs to: its controller, or the owner of its ReplicaSet."""
+    owner, *others = owners_of(pod)
+    return others[0] if others and owner.kind == "ReplicaSet" else owner
 
 
 def workload_name(owner: Owner) -> str:

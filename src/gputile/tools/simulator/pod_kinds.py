@@ -28,10 +28,10 @@ class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
 class Count(_TableSection, frozen=True):
     """A count in the object: the number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``."""
 
-    path: Annotated[Path, described("Where the number stands in the object.")]
-    default: Annotated[int, described("The number where nothing stands there.", ge=0)] = 1
-    per: Annotated[str, described("Where a number stands by which it is divided.")] = ""
-    plus: Annotated[int, described("What is added to it.")] = 0
+    path: Annotated[Path, described("The path of the number in the object.")]
+    default: Annotated[int, described("The number to use if there is none at the path.", ge=0)] = 1
+    per: Annotated[str, described('The path of a number by which this number is divided; "" for none.')] = ""
+    plus: Annotated[int, described("A number that is added to the result.")] = 0
 
 
 class PodsOfKind(_TableSection, frozen=True):
@@ -42,17 +42,27 @@ class PodsOfKind(_TableSection, frozen=True):
     ``{number}`` the index of the pod.
     """
 
-    template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
-    otherwise: Annotated[str, described("Where it stands if not there.")] = ""
+    template: Annotated[Path, described("The path of the pod template; * matches each entry of a list or mapping.")]
+    otherwise: Annotated[str, described("The path of the pod template if there is none at the first path.")] = ""
     count: Annotated[
         tuple[Path | Count, ...],
-        described("Numbers whose product is how many pods of the template there are; none: as its shape says."),
+        described(
+            "Numbers, or their paths in the object, whose product is the number of pods of this template. If empty, "
+            "the number follows from the shape of the object."
+        ),
     ] = ()
     name: Annotated[
-        str, described("Names of the pods: {name} is the object's, {key} the entry's, {number} counts the pods.")
+        str,
+        described(
+            "The names of the pods: {name} is the name of the object, {key} that of the entry, {number} the index of "
+            "the pod."
+        ),
     ] = ""
     labels: Annotated[
-        dict[str, str], described("Labels that the kind's controller adds to the pods, with the same braces.")
+        dict[str, str],
+        described(
+            "Labels that the kind's controller adds to the pods; {name}, {key} and {number} are replaced as in names."
+        ),
     ] = {}
 
 
@@ -65,18 +75,23 @@ class PodKind(_TableSection, frozen=True):
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
     kind: Annotated[str, described("The kind.")]
-    pods: Annotated[tuple[PodsOfKind, ...], described("The pods that an object of it makes; none: it makes none.")] = ()
-    suspended: Annotated[str, described("Where the object says that its pods are held back.")] = ""
+    pods: Annotated[
+        tuple[PodsOfKind, ...],
+        described("The pods that are created for an object of this kind; empty if there are none."),
+    ] = ()
+    suspended: Annotated[
+        str, described("The path of the field that suspends the object, if it is set and not false.")
+    ] = ""
     owned: Annotated[
-        dict[str, str], described("Labels by which its pods are known where their controller is another object.")
+        dict[str, str], described("Labels that identify the pods of the object if their controller is another object.")
     ] = {}
 
 
 class KindsTable(_TableSection, frozen=True):
     """A file with a table of kinds."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
-    kind: Annotated[Literal["PodKinds"], described("What this file is.")]
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")]
+    kind: Annotated[Literal["PodKinds"], described("The kind of this file.")]
     kinds: Annotated[tuple[PodKind, ...], described("The kinds.")]
 
 

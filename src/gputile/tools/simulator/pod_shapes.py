@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -45,6 +45,7 @@ _COUNTS: Final = (
 _BESIDE_TEMPLATES: Final = (("count", "size"),)  # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere
 _TEMPLATES: Final = ("template", "templateRef")
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
+_AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
 _EACH: Final = "*"
 # Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a LeaderWorkerSet. Their
 # webhooks then add affinities to the pods, and these affinities are unknown here.
@@ -121,13 +122,14 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         )
         raise manifest.origin.error(f"annotations[{found[1].decode()}]", rule)
     pods = ShapedPods()
-    if kind is None and manifest.kind.endswith(_DEFINITIONS):
-        pods.told.append("describes pods for other objects, and makes none itself")
-        return pods
     search = _ShapeSearch(pods, manifest, is_known=kind is not None)
     for key, value in manifest.body.items():
         if key not in ("apiVersion", "kind", "metadata", "status"):
             search.walk(value, (key,), _PodCount())
+    if kind is None and manifest.kind.endswith(_DEFINITIONS):
+        unjudged = pods.unturned or any(asks_for_gpus(group.template["spec"]) for group in pods.groups)
+        more = ": the GPUs of pods that others make of it are not judged" if unjudged else ""
+        return ShapedPods(told=[f"describes pods for other objects, and makes none itself{more}"])
     pods.groups = list(_with_distinct_keys(pods.groups))
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
@@ -260,6 +262,9 @@ class _ShapeSearch:
         if isinstance(value, list):
             for number, item in enumerate(value):
                 self.walk(item, (*steps, number), count, above)
+        if isinstance(value, str) and "apiVersion:" in value and any(name in value for name in GPU_RESOURCES):
+            text = "is a manifest in a text, and names GPUs: its pods are not judged"
+            self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
         count = self._count(value, steps, count)
@@ -327,13 +332,14 @@ class _ShapeSearch:
         key = _called(self._manifest.body, steps[: telling[-1] + 1]) if telling else ""
         if key.isdecimal():  # the index of an unnamed entry: use the name of the list
             key = next((each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)), key)
-        gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items())) or "no GPU"
+        gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items()))
+        gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
         told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
         self._found.groups.append(Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told))
 
 
-def _is_containers(value: Any) -> bool:
+def _is_containers(value: Any) -> TypeGuard[list[Json]]:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
@@ -359,13 +365,15 @@ def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
     """Return the ``resources`` of a container with GPUs; None for any other value.
 
     Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the amounts directly
-    instead of in ``limits``. The result has the Kubernetes form.
+    instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The result has the Kubernetes form.
     """
     if not isinstance(value, dict):
         return None
     found = {kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)}
     if not found and key == "resources":
-        found = {"limits": {name: amount for name, amount in value.items() if name in (*_WHOLE_GPUS, "cpu", "memory")}}
+        found = {"limits": {name: value[name] for name in value if name in _AMOUNTS or _is_amount((name, value[name]))}}
+    if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
+        found = {"limits": {_name(value): value["quantity"]}}
     written: dict[str, Json] = {
         kind: {WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()}
         for kind, bounds in found.items()
@@ -387,17 +395,17 @@ def _is_amount(item: tuple[Any, Any]) -> bool:
 
 
 def asks_for_gpus(spec: Json) -> bool:
-    """Return whether the containers of a pod's spec request GPUs."""
-    return bool(_gpus(spec))
+    """Return whether a pod's spec requests GPUs, or devices by claims, which may be GPUs."""
+    return bool(_gpus(spec) or spec.get("resourceClaims"))
 
 
 def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
-    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or by a DeviceClass."""
+    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or as a named device."""
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):
         return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
-    if "gpu" in str(value.get("deviceClassName", "")):
+    if any(said in str(value.get(name)) for name in ("deviceClassName", "deviceName") for said in ("gpu", "nvidia")):
         return True
     others = (each for key, each in value.items() if key != "name")
     return any(_is_amount((value.get("name"), each)) for each in others)
@@ -425,7 +433,8 @@ def _placing(value: Json) -> dict[str, Any]:
 def _gpus(spec: Json) -> dict[str, Any]:
     """Return the GPU amounts that the containers of a pod request."""
     found: dict[str, Any] = {}
-    for container in spec["containers"]:
+    initial = spec.get("initContainers")
+    for container in (*(initial if _is_containers(initial) else ()), *spec["containers"]):
         resources = container.get("resources")
         for kind in ("requests", "limits"):
             bounds = resources.get(kind) if isinstance(resources, dict) else None

@@ -1,4 +1,4 @@
-"""Finds and words why requests do not fit nodes, and evaluates only changed nodes again."""
+"""Explains why requests do not fit nodes, and evaluates only changed nodes again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

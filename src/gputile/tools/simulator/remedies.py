@@ -49,7 +49,7 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
     """One change that is sufficient by itself. ``nodes`` are some of the nodes that the pod would then fit."""
 
     change: Annotated[str, described("A change that would be enough by itself.")]
-    nodes: Annotated[list[str], described("The nodes where the pod would then fit, as far as named.")]
+    nodes: Annotated[list[str], described("Some of the nodes that the pod would then fit.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims
+from gputile.tools.simulator.controller_rules import PodGroups
 from gputile.tools.simulator.described_cluster import MOST_NODES, described_nodes, described_unit, written_node
-from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
 from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, Owner, expand, owner_of
 

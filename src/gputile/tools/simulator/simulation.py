@@ -31,16 +31,18 @@ from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import rank_pod_with_claims
 from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
-from gputile.tools.simulator.gangs import (
+from gputile.tools.simulator.controller_rules import (
     PodBatch,
     PodGroups,
+    Victim,
+    VictimFinder,
     incomplete,
     member_of,
     pod_batches,
     started_by_gang,
+    victims_text,
 )
 from gputile.tools.simulator.node_reports import waiting_for
-from gputile.tools.simulator.preemption import Victim, VictimFinder, victims_text
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 

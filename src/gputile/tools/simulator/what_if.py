@@ -37,7 +37,7 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.described_cluster import inventory_of
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
-from gputile.tools.simulator.generated import make_uid
+from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation

@@ -16,7 +16,7 @@ import msgspec
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import count_of
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY, SMALLEST_UNIT_MIB
 from gputile.api.wording import broken_label_name, memory_text, nearest, shown
 from gputile.api.workloads import POD_GROUP_API
 from gputile.core.devices.request import RequestError, RequestKind, parse_request
@@ -27,6 +27,8 @@ from gputile.tools.simulator.controllers import (
     CONTROLLERS,
     MAKERS,
     ControllerInput,
+    PodMaker,
+    common_labels,
     template_path,
     workload_of,
 )
@@ -42,7 +44,6 @@ from gputile.tools.simulator.fields import (
     mistyped_mode,
 )
 from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
-from gputile.tools.simulator.generated import PodMaker, check_name, common_labels, generated_name, make_uid, suffixes
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -50,7 +51,11 @@ from gputile.tools.simulator.manifests import (
     ManifestError,
     Note,
     Origin,
+    check_name,
     decode,
+    generated_name,
+    make_uid,
+    suffixes,
 )
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
@@ -302,9 +307,7 @@ class _Expander:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
-        for each in spec.get("resourceClaims", ()):
-            if why := self._intake.claims.why_not(pod["metadata"]["namespace"], each):
-                raise origin.error(f"{prefix}spec.resourceClaims", why)
+        pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
         self._refuse_words_of_others(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
@@ -341,6 +344,8 @@ class _Expander:
             return ""
         said = f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
         instead = f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        if others[0] < SMALLEST_UNIT_MIB:
+            instead = f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
         return f"{said} {memory_text(most)}; {instead}"
 
     @cached_property
@@ -349,6 +354,18 @@ class _Expander:
         inventories = filter(None, map(inventory_of, self._nodes))
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
+    def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
+        """Refuse a pod with a claim that cannot be judged; if such are ignored, return the pod without it."""
+        spec, namespace = pod["spec"], pod["metadata"]["namespace"]
+        why_not = [self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())]
+        if not any(why_not):
+            return pod
+        if not self._intake.ignore_unknown:
+            raise origin.error(path, next(filter(None, why_not)))
+        self.expansion.notes += (Note(f"{path}: ignored: {why}", origin) for why in why_not if why)
+        kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
+        return {**pod, "spec": {**spec, "resourceClaims": kept}}
+
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that requests a GPU from another system, and note its other settings for such systems."""
         for where, rule in asked_of_others(path, pod):
@@ -356,7 +373,8 @@ class _Expander:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
             self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
         unit_mib = self._intake.admission.configuration.unit_mib
-        self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
+        words = words_of_others(path, pod, unit_mib, "; gputile convert writes it")
+        self.expansion.notes += (Note(text, origin) for text in words)
 
     def _check_metadata(self, manifest: Manifest) -> None:
         self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))

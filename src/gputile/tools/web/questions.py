@@ -15,9 +15,9 @@ from gputile.api.workloads import PodDisruptionBudget
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.controller_rules import PodGroups
 from gputile.tools.simulator.described_cluster import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
-from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
 from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from gputile.tools.simulator.generated import make_gpu_uuid
+from gputile.tools.simulator.manifests import make_gpu_uuid
 from tests.fakes.corebuilders import allocation_text, share
 
 pytestmark = pytest.mark.requirement("B4")

@@ -126,10 +126,10 @@ def test_a_pod_that_is_not_ready_says_why_itself(server: FakeApiServer, kubeconf
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
     server.store[PODS]["gputile-webhook-0"] = unready("gputile-webhook-0")
     path = f"{PODS}/gputile-webhook-0:8083/proxy/readyz"
-    server.proxied[path] = 503, b"the certificates cannot be maintained"
+    server.proxied[path] = 503, b"the certificate cannot be maintained"
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
     (component,) = json.loads(result.stdout)["components"]
-    assert component["reason"] == "pod gputile-webhook-0: the certificates cannot be maintained"
+    assert component["reason"] == "pod gputile-webhook-0: the certificate cannot be maintained"
     for answer in ((503, json.dumps(status_body(503, "ServiceUnavailable")).encode()), (200, b"")):
         server.proxied[path] = answer
         result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])

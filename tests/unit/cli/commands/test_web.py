@@ -35,7 +35,7 @@ def test_half_the_rights_are_not_enough_and_the_missing_one_is_named(
     result = run.invoke(app, ["web", "--kubeconfig", kubeconfig])
     assert result.exit_code == 1
     assert "403 Forbidden" in result.stderr
-    assert f'grant verb "list" on resource "{refused}"' in result.stderr
+    assert f"GET /api/v1/{refused}" in result.stderr
 
 
 def test_a_certificate_that_is_not_there(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
-from gputile.tools.simulator.generated import make_gpu_uuid
+from gputile.tools.simulator.manifests import make_gpu_uuid
 
 pytestmark = pytest.mark.requirement("B4")
 

@@ -71,7 +71,7 @@ class Cloud:
 
     def in_vain(self) -> int:
         """Return how often was told that a node did not come or was of no use."""
-        return sum(text.startswith("NodeNotAdded") and "the next is asked for later" in text for text in self.told)
+        return sum(text.startswith("NodeNotAdded") and "another node is requested later" in text for text in self.told)
 
 
 @pytest.mark.parametrize(

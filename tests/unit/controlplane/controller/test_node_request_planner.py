@@ -19,8 +19,8 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 from gputile.core.devices.allocation import reservation_of
@@ -30,7 +30,7 @@ from gputile.kube.errors import KubeError
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, member
+from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant
 
@@ -420,9 +420,9 @@ def with_adapters(**more: Any) -> Bench:
     ("offered", "wanted", "told"),
     [
         ({EFA: 4}, {EFA: 4}, "NodeRequested"),
-        ({EFA: 4}, {EFA: 5}, f"could not take the pod if empty: Insufficient {EFA}"),
-        ({}, {EFA: 1}, f"could not take the pod if empty: Insufficient {EFA}"),
-        ({"cpu": "8"}, {"cpu": "9"}, "could not take the pod if empty: Insufficient cpu"),
+        ({EFA: 4}, {EFA: 5}, f"could not run the pod: Insufficient {EFA}"),
+        ({}, {EFA: 1}, f"could not run the pod: Insufficient {EFA}"),
+        ({"cpu": "8"}, {"cpu": "9"}, "could not run the pod: Insufficient cpu"),
     ],
 )
 def test_what_a_type_is_said_to_offer_counts(offered: dict[str, Any], wanted: dict[str, Any], told: str) -> None:

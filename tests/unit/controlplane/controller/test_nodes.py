@@ -124,7 +124,7 @@ def test_what_an_agent_that_is_not_there_cannot_say() -> None:
     nothing = diagnose(silent(**{GPU_MEMORY: "0"}), configuration)
     assert nothing is not None
     assert nothing.reason == "NothingOffered"
-    assert f"reported 4 GPUs in mode cgpu, and its kubelet offers no {GPU_MEMORY}" in nothing.message
+    assert f"reported 4 GPUs in mode cgpu, but its kubelet offers no {GPU_MEMORY}" in nothing.message
     no_agent = diagnose(gpu_node(mode="cgpu", inventory=""), configuration)
     assert no_agent is not None
     assert no_agent.reason == "NoAgent"

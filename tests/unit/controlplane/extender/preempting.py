@@ -11,10 +11,10 @@ from gputile.api.well_known import GPU_MEMORY, RESERVATION_ANNOTATION, EventReas
 from gputile.api.workloads import PodDisruptionBudget
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import NodeApplied, TimePassed
@@ -34,7 +34,6 @@ class PreemptingExtender:
     """One extender's parts on the API server's pods. ``informer`` is its watch."""
 
     def __init__(self, world: "PreemptingWorld") -> None:
-        clock = BinderClock(lambda: world.monotonic_s, lambda: world.now_s * 10**9)
         self.ledger = Ledger(Configuration())
         for name in world.nodes:
             self.ledger.apply(NodeApplied(preempting_node(name)))
@@ -42,9 +41,14 @@ class PreemptingExtender:
         self.informer = Informer(self.ledger, lambda _: None, (self.evictable,))
         at_once(self.informer.listed_pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()])))
         engine = PlacementEngine(self.ledger)
-        self.binder = Binder(engine, world.cluster, clock)
+        self.binder = Binder(engine, world.cluster, lambda: world.monotonic_s, lambda: world.now_s * 10**9)
         self.handlers = ExtenderHandlers(
-            engine, self.binder, world.events.append, lambda: None, clock.unix_ns, evictable=self.evictable
+            engine,
+            self.binder,
+            world.events.append,
+            lambda: None,
+            lambda: world.now_s * 10**9,
+            evictable=self.evictable,
         )
 
     def holds(self, uid: str) -> bool:

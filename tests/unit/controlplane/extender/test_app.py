@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, create_app
-from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -36,7 +36,7 @@ class Served:
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.notices: list[PodEvent] = []
         engine = PlacementEngine(self.ledger)
-        binder = Binder(engine, self.cluster, BinderClock(lambda: 0.0, lambda: 1))
+        binder = Binder(engine, self.cluster, lambda: 0.0, lambda: 1)
         verbs = ExtenderHandlers(
             engine, binder, self.notices.append, lambda: None, evictable=EvictablePods(lambda _: False)
         )
@@ -151,10 +151,12 @@ async def test_without_names_the_remedy_is_said() -> None:
 
 @pytest.mark.anyio
 async def test_a_replica_that_may_not_act_says_so() -> None:
-    served = Served(ready="replica x is the active one")
-    assert (await served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": ["a"]}))["Error"].endswith("active one")
+    served = Served(ready="replica x leads")
+    assert (await served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": ["a"]}))["Error"].endswith(
+        "replica x leads"
+    )
     assert (await served.call("/prioritize", b"{}"))[0] == 503
-    assert await served.call("/readyz", method="GET") == (503, b"replica x is the active one")
+    assert await served.call("/readyz", method="GET") == (503, b"replica x leads")
     assert (await served.call("/healthz", method="GET"))[0] == 200
 
 

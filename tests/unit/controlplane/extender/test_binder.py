@@ -8,7 +8,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, CONFIRMATION_S, Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, CONFIRMATION_S, Binder, BindError
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
@@ -32,7 +32,7 @@ class Bench:
         self.now = 1000.0
         self.cluster = ModelCluster(next_fate or (lambda: next(script)))
         self.ledger = ledger_of(gpu_node("a"), gpu_node("b"))
-        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, BinderClock(lambda: self.now, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, lambda: self.now, lambda: 1)
 
     def create(self, name: str, units: int = 5, uid: str = "") -> Pod:
         pod = gpu_pod(name, units, uid=uid)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.fence import PAUSE_S, fence_off
@@ -28,7 +27,7 @@ class Time:
 async def fenced(cluster: ModelCluster, time: Time) -> set[str]:
     """Return the names of the pods that got another version."""
     before = {pod.metadata.name: pod.metadata.resource_version for pod in cluster.pods.values()}
-    await fence_off(cluster, Configuration(), lambda: time.now, time.sleep)
+    await fence_off(cluster, lambda: time.now, time.sleep)
     return {name for (_, name), pod in cluster.pods.items() if pod.metadata.resource_version != before[name]}
 
 

@@ -11,7 +11,7 @@ from gputile.api.core import Pod
 from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
 from gputile.controlplane.evictable_pods import EvictablePods
-from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from gputile.core.ledger.events import PodApplied, PodDeleted
@@ -45,7 +45,7 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
     engine = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
         engine,
-        Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)),
+        Binder(engine, cluster, lambda: 0.0, lambda: 1),
         lambda _: None,
         lambda: None,
         evictable=EvictablePods(lambda _: False),
@@ -78,7 +78,7 @@ class Bench:
         self.cluster = ModelCluster(lambda: next(script, Fate.OK))
         self.ledger = ledger_of(gpu_node("a", mode="cgpu"), configuration=GANGS)
         self.now = 0.0
-        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, BinderClock(lambda: self.now, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, lambda: self.now, lambda: 1)
         self.pods: dict[str, Pod] = {}  # as the API server holds them
         for name in ("p1", "p2"):
             self.place(name, "g/1")
@@ -136,7 +136,7 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
 
     bench = Bench()
     bench.place("p1", "g/2")
-    assert await bench.bind("p1") == "pod default/p1 has no place in plan g/1 any more"
+    assert await bench.bind("p1") == "pod default/p1 has lost its reservation of plan g/1"
     assert not bench.node_of("p1")
     held = bench.ledger.booking("p1")
     assert held is not None

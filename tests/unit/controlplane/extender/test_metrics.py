@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 
 from gputile.api.core import Pod, SchedulingGate
 from gputile.api.well_known import WHOLE_GPU, EventReason
+from gputile.controlplane.extender import metrics
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods, PendingReason
 from gputile.core.devices.request import by_namespace
 from gputile.support.telemetry import MetricsRegistry
@@ -107,9 +108,10 @@ def test_since_when_the_pod_has_waited_that_has_waited_longest() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_free_is_summed_up_again_and_again() -> None:
+async def test_what_is_free_is_summed_up_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "EVERY_S", 0.01)
     ledger = ledger_of(gpu_node("n", mode="cgpu", sizes=[16384] * 2))
-    watch, registry = CapacityWatch(ledger, every=0.01), MetricsRegistry()
+    watch, registry = CapacityWatch(ledger), MetricsRegistry()
     watch.export(registry)
     task = asyncio.create_task(watch.run())
     async with asyncio.timeout(30):

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.controlplane.extender.price_learning import PriceLearning
+from gputile.controlplane.extender.server import PriceLearning
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger

@@ -123,7 +123,7 @@ async def test_what_is_no_review_is_a_bad_request(body: bytes) -> None:
     served = Served()
     status, text = await served.call("/mutate", body)
     assert status == 400
-    assert text.startswith(b"this is no AdmissionReview")
+    assert text.startswith(b"the body is not an AdmissionReview")
     assert len(text) < 300
 
 

@@ -9,16 +9,14 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, unclear
-from gputile.node.agent.allocation_state import AllocationState, Caller
-from gputile.node.agent.container_start import NotYet, Start, prestart
-from gputile.node.agent.device_table import KubeletEntry, ListedPod, part_id
+from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, preferred, unclear
+from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod, known_pod, remove_pod
+from gputile.node.agent.container_start import NotYet, prestart
+from gputile.node.agent.device_table import KubeletEntry, Limits, ListedPod, part_id
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
-from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.preferred_allocation import preferred
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway.link import NodeLock
 from tests.fakes.agentcluster import simple_pod
@@ -103,10 +101,10 @@ class Here:
         self.writes(pod.kubelet_uid, name, resource, ids, answer)
         return answer.directory
 
-    def starts(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
+    def starts(self, resource: str, ids: tuple[str, ...]) -> list[tuple[str, Limits]]:
         found = prestart(self.state, resource, ids, self.now)
-        for start in found:
-            let_start(self.state, start.directory, start.limits, self.now)
+        for directory, limits in found:
+            let_start(self.state, directory, limits, self.now)
         return found
 
     def held(self) -> dict[str, set[str]]:
@@ -164,7 +162,7 @@ def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(resource: str, free: 
         here.starts(resource, ids)
     remove_pod(here.state.pods, a.pod)
     here.lists({"b": {"main": {resource: ids}}})
-    assert [start.directory for start in here.starts(resource, ids)] == [directory]
+    assert [started for started, _ in here.starts(resource, ids)] == [directory]
 
 
 def test_pods_with_the_same_ids_that_have_no_room_beside_each_other_say_so() -> None:
@@ -275,13 +273,13 @@ def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts(
     directory = here.answers(GPU_MEMORY, TWO).directory
     here.know(known("b", container(mem=2, core=10)))
     here.lists({"b": {"main": {GPU_MEMORY: TWO}}})
-    with pytest.raises(NotYet, match="its format is not known"):
+    with pytest.raises(NotYet, match="its format is unknown"):
         here.starts(GPU_MEMORY, TWO)
     here.answers(GPU_CORE, core)
     here.lists({"b": {"main": {GPU_MEMORY: TWO, GPU_CORE: core}}})
-    (start,) = here.starts(GPU_MEMORY, TWO)
-    assert (start.directory, start.limits.pod, start.limits.container) == (directory, "b", "main")
-    assert [(share.mib, share.percent) for share in start.limits.gpus] == [(2048, 10)]
+    ((started, limits),) = here.starts(GPU_MEMORY, TWO)
+    assert (started, limits.pod, limits.container) == (directory, "b", "main")
+    assert [(share.mib, share.percent) for share in limits.gpus] == [(2048, 10)]
 
 
 def test_init_containers_wait_for_a_checkpoint_that_can_be_read(tmp_path: Path) -> None:
@@ -305,4 +303,4 @@ def test_a_listed_pod_that_was_made_anew_waits_until_it_is_known(tmp_path: Path)
         here.starts(GPU_MEMORY, TWO)
     here.know(known("a", container(mem=2), uid="later"))
     here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    assert [start.limits.uid for start in here.starts(GPU_MEMORY, TWO)] == ["later"]
+    assert [limits.uid for _, limits in here.starts(GPU_MEMORY, TWO)] == ["later"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from native.layouts import USAGE
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,15 +17,13 @@ from gputile.api.core import ContainerEnd, Pod, PodOnNode, PodStatusOnNode, Star
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodContainer, PodDevices, part_id
+from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.metrics import NodeMetrics
+from gputile.node.agent.metrics import GpuTimes, NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.time_shares import TimeUsed
-from gputile.node.agent.usage import GpuTimes, Snapshots
-from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
+from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_health import Examined, Health, after
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
@@ -79,15 +78,15 @@ class Node:
         hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts))
         self.monitor, self.usage = Monitor(), UsageFiles(tmp_path / "usage")
         self.usage.directory.mkdir()
-        self.snapshots = Snapshots(self.state)
         self.registry = CollectorRegistry()
-        self.registry.register(NodeMetrics(self.snapshots, self.monitor, self.usage))
+        self.metrics = NodeMetrics(self.state, self.monitor, self.usage)
+        self.registry.register(self.metrics)
 
     def put(self, pod: Pod) -> None:
         self.state.pods[pod.key] = known_pod(pod, self.state.configuration)
 
     def text(self) -> str:
-        self.snapshots.refresh()
+        self.metrics.refresh(self.state)
         return generate_latest(self.registry).decode()
 
     def samples(self) -> Samples:
@@ -172,7 +171,7 @@ def test_gpus_and_node(tmp_path: Path) -> None:
 def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     """200 pods on a node, isolated ones, which have the most series: less than 200 kB, as no compression makes it."""
     node, times, name = Node(tmp_path, Mode.CGPU), GpuTimes(), "inference-7d9c5b8f6d-00000"
-    times.rows = (TimeUsed(PodContainer(POD, "default", "a", "main"), "1", 12345.678901234, 2345.678901234),)
+    times.rows = (TimeUsed(("default", "a", "main"), "1", 12345.678901234, 2345.678901234),)
     node.registry.register(times)
     file = counted(node.usage.path(f"{POD}-main"), 1234567 * 512, 1234567 * 512, 0)
     lines = node.text().splitlines()
@@ -182,8 +181,8 @@ def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     assert 200 * sum(len(line) + len(name) for line in of_pod) + sum(map(len, lines)) < 200_000
 
 
-def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
-    hold(node.state, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices))
+def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices) -> None:
+    hold(node.state, PodDevices(uid, "default", name, 1024, "cgpu", "default", 0, devices))
 
 
 OTHER = "11111111-4f0e-4a0a-9d3e-0d3c5a1b2c3d"
@@ -203,14 +202,7 @@ def test_a_pod_made_anew_under_its_name_has_one_series(tmp_path: Path) -> None:
     assert list(map(float, limits)) == [4096 * MIB], "the pod's that has the name"
     assert node.samples()["gpu_memory_booked_bytes", of(1)] == 6144 * MIB, "the kubelet keeps both apart"
     node.state.pods.pop("default/a")
-    put_devices(
-        node,
-        OTHER,
-        "a",
-        ContainerDevices("main", Phase.APP, GPU_MEMORY, memory_ids(50, 2), f"{OTHER}-main"),
-        since_ns=1,
-    )
-    assert node.samples()["container_memory_limit_bytes", labels()] == 2048 * MIB, "nobody knows: the later one's"
+    assert ("container_memory_limit_bytes", labels()) not in node.samples(), "its series end with it"
 
 
 def test_what_a_namespace_has_is_counted_once(tmp_path: Path) -> None:
@@ -276,8 +268,6 @@ def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path
     assert found["gpu_pods", of(1)] == 2
     assert found["gpu_compute_booked_ratio", of(1)] == 0, "profiles do not say what part of a GPU's time they are"
     assert found["namespace_memory_booked_bytes", of(1, namespace="default")] == 3 * 4864 * MIB
-    assert found["mig_instance_info", of(1, uuid="MIG-3", profile="1g.5gb")] == 1
-    assert found["mig_instance_memory_bytes", of(1, uuid="MIG-3")] == 4864 * MIB
-    assert found["mig_instance_pods", of(1, uuid="MIG-3")] == 1
+    assert found["mig_instance_pods", of(1, uuid="MIG-3", profile="1g.5gb")] == 1
     release(node.state, OTHER)
-    assert node.samples()["mig_instance_pods", of(1, uuid="MIG-3")] == 0
+    assert node.samples()["mig_instance_pods", of(1, uuid="MIG-3", profile="1g.5gb")] == 0

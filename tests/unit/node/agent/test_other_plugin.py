@@ -6,8 +6,8 @@ import pytest
 
 from gputile.api.core import Node, NodeStatus, PodStatus
 from gputile.api.well_known import WHOLE_GPU
+from gputile.node.agent.mode import SOCKET_PATTERNS, other_plugin_evidence, resources_of_others
 from gputile.node.agent.node_status import other_plugin_condition
-from gputile.node.agent.other_plugins import SOCKET_PATTERNS, other_plugin_evidence, resources_of_others
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

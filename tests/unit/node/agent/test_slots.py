@@ -14,7 +14,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.device_lists import MESSAGE_LIMIT, UnitError, check_unit, devices, message_bytes
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, in_order, part_id
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 from tests.conftest import examples
 
 UNITS = st.sampled_from((64, 128, 256, 300, 512, 1000, 1024, 2048))

@@ -5,18 +5,15 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.api.config.v1alpha1 import Configuration, GpuTime
-from gputile.api.gpu_time import GpuTimePolicy
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, GpuTimePolicy, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, known_pod
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
-from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import time_condition
 from gputile.node.agent.time_shares import (
-    ShareClaim,
     TimeShares,
     fallback,
     gpu_times,
@@ -25,7 +22,7 @@ from gputile.node.agent.time_shares import (
     time_shares,
 )
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import Assignment, Spent, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, Spent, decode_line, encode_line
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold
@@ -115,7 +112,7 @@ def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
 @pytest.mark.requirement("G4", "M4", "M5")
 def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
     """But for what ``average`` leaves free; under ``fixed`` and ``weak`` as far as the percentages do."""
-    everybody = [ShareClaim(30, 10, 2, 0), ShareClaim(0, 20, 1, 5), ShareClaim(50, 50, 1, 0)]
+    everybody = [(30, 2, 0), (20, 1, 5), (50, 1, 0)]
     for policy in (
         GpuTimePolicy.AVERAGE,
         GpuTimePolicy.PREEMPTIVE,
@@ -123,7 +120,7 @@ def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
         GpuTimePolicy.FIXED,
         GpuTimePolicy.WEAK,
     ):
-        shares = [share_of(policy, claim, 16) for claim in everybody]
+        shares = [share_of(policy, *claim, 16) for claim in everybody]
         assert 0 < sum(fallback(policy, share, sum(each.weight for each in shares)) for share in shares) <= WHOLE
 
 

@@ -32,27 +32,21 @@ class Clock:
 
 
 class Process:
-    """One connection: ``unread`` messages are in the kernel, those that it has read are numbered."""
+    """One connection: ``unread`` messages are in the kernel."""
 
     def __init__(self, queue: MessageQueue, container: str) -> None:
         self.queue = queue
         self.container = container
         self.unread = 0
-        self.handled: list[int] = []
+        self.handled = 0
         self.pauses = 0
         self.paused = self.gone = self.ended = False
-        self._read: list[int] = []
-        self._numbers = count()
-
-    @property
-    def pending(self) -> int:
-        return 0 if self.ended else len(self._read)
 
     def handle(self, most: int) -> int:
-        now = self._read[: min(most, self.pending)]
-        self.handled += now
-        del self._read[: len(now)]
-        return len(now)
+        size = 0 if self.ended else min(self.unread, most)
+        self.unread -= size
+        self.handled += size
+        return size
 
     def pause(self) -> None:
         assert not self.paused
@@ -70,10 +64,6 @@ class Process:
     def poll(self) -> None:
         """Do what the event loop does with a connection that can be read."""
         if self.unread and not self.paused and not self.ended:
-            size = min(self.unread, AT_ONCE - len(self._read))
-            assert size > 0, "there is no room to read into"
-            self.unread -= size
-            self._read += [next(self._numbers) for _ in range(size)]
             self.queue.submit(self)
 
 
@@ -101,7 +91,7 @@ def run(clock: Clock, all_of_them: list[Process], seconds: float) -> None:
 
 
 def handled(all_of_them: list[Process]) -> int:
-    return sum(len(process.handled) for process in all_of_them)
+    return sum(process.handled for process in all_of_them)
 
 
 @pytest.mark.parametrize(("containers", "number"), [(1, 1), (1, CONNECTIONS), (4, 8), (40, 4)])
@@ -113,7 +103,7 @@ def test_as_much_is_handled_however_many_flood(clock: Clock, containers: int, nu
     assert handled(everyone) > SHARED * windows, "and no less than that"
     shares = [handled(flood) for flood in floods]
     assert min(shares) > max(shares) / 2, "each container gets its turn"
-    shares = [len(process.handled) for process in floods[0]]
+    shares = [process.handled for process in floods[0]]
     assert min(shares) >= max(shares) / 2, "and each connection"
 
 
@@ -128,7 +118,7 @@ def test_an_honest_container_never_waits(clock: Clock) -> None:
                 process.poll()
                 assert not process.paused
         clock.pass_by(0.030)
-    assert all(process.pauses == 0 and len(process.handled) == 300 for process in honest)
+    assert all(process.pauses == 0 and process.handled == 300 for process in honest)
 
 
 @pytest.mark.requirement("M5")
@@ -146,7 +136,7 @@ def test_one_that_says_little_never_waits_beside_floods(clock: Clock) -> None:
                 process.poll()
                 assert not process.paused
         run(clock, everyone, 0.060)
-    assert all(len(process.handled) == 30 for process in honest[:6])
+    assert all(process.handled == 30 for process in honest[:6])
 
 
 def test_one_that_leaves_the_line_or_fails_holds_up_nobody(clock: Clock) -> None:
@@ -165,6 +155,6 @@ def test_one_that_leaves_the_line_or_fails_holds_up_nobody(clock: Clock) -> None
     with pytest.raises(RuntimeError):
         run(clock, flood, 0.1)
     flood.remove(second)
-    before = [len(process.handled) for process in flood]
+    before = [process.handled for process in flood]
     run(clock, flood, 0.2)
-    assert all(len(process.handled) > number for process, number in zip(flood, before, strict=True))
+    assert all(process.handled > number for process, number in zip(flood, before, strict=True))

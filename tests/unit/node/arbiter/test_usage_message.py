@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.agent_messages import LineError, Spent, Used, decode_line, encode_line
+from gputile.node.arbiter.messages import LineError, Spent, Used, decode_line, encode_line
 from gputile.node.arbiter.timeslice_scheduler import MS
 from tests.unit.node.arbiter.machine import OneGpu
 

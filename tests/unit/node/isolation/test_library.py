@@ -10,9 +10,9 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
+from gputile.node.agent.container_start import IsolationMounts, NotIsolated
 from gputile.node.agent.device_table import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.files.node_mounts import is_ours, mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.gateway.link import NodeLock
@@ -77,7 +77,7 @@ def test_an_answer_that_does_not_isolate_starts_nothing_for_good(node: Node, pat
     answer = {name: host for name, host in node.answer().items() if name != path}
     wrong = answer if host_path is None else answer | {path: host_path}
     for mode in (Mode.CGPU, Mode.CORE_MEM):
-        for given in (wrong, None):
+        for given in (wrong, {}):
             with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted again"):
                 node.enforcement.prepare(mode, "a", given)
 
@@ -135,7 +135,7 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
     inside = allows / f"gputile-usage-{os.getpid()}"
     enforcement = IsolationMounts(tmp_path, Path("/host/state"), UsageFiles(inside))
     try:
-        assert enforcement.prepare(Mode.SHARE, "a", None) is None
+        assert enforcement.prepare(Mode.SHARE, "a", {}) is None
         answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
         with pytest.raises(NotIsolated, match="not mounted nosuid"):
             enforcement.prepare(Mode.CGPU, "a", answer)

@@ -6,9 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from native.layouts import USAGE
 
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
-from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC, USAGE_SLOTS
+from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC, USAGE_SLOTS
 
 pytestmark = pytest.mark.requirement("B7")
 

@@ -5,7 +5,7 @@ import pytest
 from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, GpuMonitor
 from gputile.node.nvml.nvml_probe import open_real
-from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, NvmlError, inventory_of
+from gputile.node.nvml.probe import GpuReading, Mig, NvmlError, inventory_of
 from tests.fakes import nvml as fake
 
 from .conftest import Present, ProbeOf
@@ -164,34 +164,11 @@ def test_all_that_a_gpu_measures(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     gpu = machine.gpus[1]
     gpu.used, gpu.busy, gpu.celsius, gpu.milliwatts, gpu.ecc = 300 * MIB, 87, 61, 55_500, (4, 1)
-    gpu.processes = [fake.Process(11, 5 * MIB), fake.Process(12, 7 * MIB)]
     machine.write()
     probe.inventory()
     found = probe.readings()
-    processes = (GpuProcess(11, gpu.uuid, 5 * MIB), GpuProcess(12, gpu.uuid, 7 * MIB))
-    assert found[1] == GpuReading(gpu.uuid, 300 * MIB, 87, 61, 55.5, 4, 1, processes)
+    assert found[1] == GpuReading(gpu.uuid, 300 * MIB, 87, 61, 55.5, 4, 1)
     assert found[0] == GpuReading(machine.gpus[0].uuid, 0), "what it does not know it leaves out"
-
-
-@pytest.mark.requirement("B7")
-def test_a_process_that_computes_through_mps_counts_once(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("t4")
-    gpu = machine.gpus[0]
-    gpu.processes = [fake.Process(11, 5), fake.Process(11, 9, mps=True), fake.Process(12, 3, mps=True)]
-    machine.write()
-    probe.inventory()
-    assert probe.readings()[0].processes == (GpuProcess(11, gpu.uuid, 9), GpuProcess(12, gpu.uuid, 3))
-
-
-@pytest.mark.requirement("B7")
-def test_a_process_on_a_mig_instance_is_that_instances(probe_of: ProbeOf) -> None:
-    machine, probe = probe_of("mig")
-    gpu = machine.gpus[0]
-    instance = gpu.instances[1]
-    gpu.processes = [fake.Process(11, 5, instance.gi, instance.ci)]
-    machine.write()
-    probe.inventory()
-    assert probe.readings()[0].processes == (GpuProcess(11, instance.uuid, 5),)
 
 
 @pytest.mark.requirement("B7")

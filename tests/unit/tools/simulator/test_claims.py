@@ -12,7 +12,9 @@ from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.what_if import without_nodes
+from gputile.tools.simulator.workloads import Intake, expand
 from tests.fakes.claimbuilders import claim, result
+from tests.unit.tools.simulator.builders import load_text
 
 pytestmark = pytest.mark.requirement("B8", "B4")
 
@@ -133,6 +135,12 @@ def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:
 def test_claims_that_cannot_be_judged_are_errors(tmp_path: Path, claim: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         decided(tmp_path, claim, pod("p"))
+
+
+def test_a_claim_that_cannot_be_judged_is_left_out_where_people_say_so(tmp_path: Path) -> None:
+    expansion = expand(load_text(tmp_path, pod("p")), [], Intake(ignore_unknown=True))
+    assert [each.spec.resource_claims for each in expansion.pods] == [()]
+    assert "ignored: there is no ResourceClaim default/c to judge" in expansion.notes[0].text
 
 
 def test_the_label_does_not_go_with_mode_share(tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def pod(limits: dict[str, Any], annotations: dict[str, str] | None = None, **spe
         ({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096}, (), {"aliyun.com/gpu-mem": 4}),
         ({"volcano.sh/vgpu-number": 2}, (), {"nvidia.com/gpu": 2}),
         ({"nvidia.com/gpu.shared": 1}, (), {"nvidia.com/gpu": 1}),
+        (
+            {"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 100, "nvidia.com/gpucores": 100},
+            (),
+            {"nvidia.com/gpu": 2},
+        ),
+        (
+            {"koordinator.sh/gpu-shared": 1, "koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50},
+            ("--gpu-memory", "80GiB"),
+            {"aliyun.com/gpu-mem": 40, "aliyun.com/gpu-core.percentage": 50},
+        ),
     ],
 )
 def test_amounts_of_others_become_gputiles(
@@ -92,7 +102,7 @@ def test_a_gang_of_others_gets_the_labels_of_a_gang(tmp_path: Path) -> None:
     ("limits", "annotations", "said"),
     [
         ({"nvidia.com/gpu": 1}, {"nvidia.com/use-gputype": "A100"}, 'annotations["nvidia.com/use-gputype"]'),
-        ({"nvidia.com/gpumem-percentage": 50}, {}, "write aliyun.com/gpu-mem in memory units"),
+        ({"nvidia.com/gpumem-percentage": 50}, {}, "in memory units; or say by --gpu-memory"),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, {}, "write aliyun.com/gpu-core.percentage: 30"),
         ({}, {"gpu-fraction": "0.5"}, "--gpu-memory"),
     ],

@@ -16,7 +16,7 @@ from tests.unit.tools.simulator.builders import load_text
 
 GFD = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.product": "Tesla-T4"}
 SLICED = {**GFD, "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.product": "Tesla-T4-SHARED"}
-HAMI = "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true:GPU-b,10,15360,100,NVIDIA-Tesla T4,0,true:"
+HAMI = "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true:GPU-b,10,15360,100,NVIDIA-Tesla T4:"  # as of two releases
 HAMI_JSON = json.dumps(
     [{"id": f"GPU-{x}", "count": 10, "devmem": 15360, "devcore": 100, "type": "Tesla T4", "health": True} for x in "ab"]
 )
@@ -60,6 +60,13 @@ WHOLE = {"nvidia.com/gpu": 1}
     [
         pytest.param(
             [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE)], "default", "Tesla-T4", [15360, 0], id="GFD, whole"
+        ),
+        pytest.param(
+            [node(GFD, {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "7"})],
+            "default",
+            "Tesla-T4",
+            [0],
+            id="GFD, one of two GPUs is split by MIG",
         ),
         pytest.param(
             [node(SLICED, {"nvidia.com/gpu": "8"}), *(pod(name, WHOLE) for name in "abc")],

@@ -8,7 +8,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import ObjectMeta
 from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.gangs import PodGroups
+from gputile.tools.simulator.controller_rules import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, load_manifests
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation

@@ -68,6 +68,7 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
         ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
         ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: it holds no object, so there is nothing to judge"),
         ("a: 1\na: 2", "document 1: line 2, column 1: the key 'a' is written twice"),
+        ("a: {{ .Values.a }}\n  {{- end }}", "helm builds manifests of its chart: helm template CHART"),
         (b"\xff", "it is not UTF-8 text: "),
         (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
         ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),

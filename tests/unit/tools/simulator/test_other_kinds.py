@@ -309,7 +309,7 @@ def told(expansion: Expansion) -> list[str]:
             "serving.kserve.io/v1alpha1/ServingRuntime",
             f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}",
             [],
-            ["describes pods for other objects, and makes none itself"],
+            ["describes pods for other objects, and makes none itself: the GPUs of pods that others make of it"],
             id="a template for other objects",
         ),
         pytest.param(
@@ -336,6 +336,32 @@ def told(expansion: Expansion) -> list[str]:
             id="a template that is referred to, groups of a size, and a patch without an image",
         ),
         pytest.param(
+            "sparkoperator.k8s.io/v1beta2/SparkApplication",
+            "{driver: {cores: 1}, executor: {instances: 2, memory: 1g, gpu: {name: nvidia.com/gpu, quantity: 1}}}",
+            ["x-executor-0", "x-executor-1"],
+            ["2 pods of spec.executor (spec.executor.instances), nvidia.com/gpu: 1"],
+            id="a resource and its quantity apart",
+        ),
+        pytest.param(
+            "nvidia.com/v1/Graph",
+            "{worker: {device: {resources: {nvidia.com/gpu: '1', nvidia.com/gpumem: '3000'}}}, "
+            f"warm: {{initContainers: [{{name: g, image: i, resources: {GPU}}}], "
+            "containers: [{name: c, image: i}]}}",
+            ["x-device-0", "x-warm-0"],
+            [
+                "1 pod of spec.worker.device, nvidia.com/gpu: 1, nvidia.com/gpumem: 3000",
+                "1 pod of spec.warm, nvidia.com/gpu: 1",
+            ],
+            id="resources without limits, and a GPU of an init container",
+        ),
+        pytest.param(
+            "argoproj.io/v1alpha1/Workflow",
+            "{templates: [{name: a, resource: {manifest: 'apiVersion: batch/v1, limits: {nvidia.com/gpu: 1}'}}]}",
+            [],
+            ["spec.templates[0].resource.manifest is a manifest in a text", "has no template of pods"],
+            id="a manifest in a text",
+        ),
+        pytest.param(
             "example.com/v1/Engine",
             "{a: {resources: {gpu: 1, cpu: 2, kind: b}}, b: {a: {resources: {limits: {gpu: '2'}}}}}",
             ["x-spec-a-0", "x-spec-b-a-0"],
@@ -356,9 +382,9 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
     ("kind", "spec", "where"),
     [
         (
-            "sparkoperator.k8s.io/v1beta2/SparkApplication",
-            "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
-            "executor.gpu",
+            "kubevirt.io/v1/VirtualMachine",
+            "{template: {spec: {domain: {devices: {gpus: [{name: a, deviceName: nvidia.com/A40-6Q}]}}}}}",
+            r"devices.gpus\[0\]",
         ),
         ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"spec.devices\[0\]"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),

@@ -16,7 +16,7 @@ GIB = 1024
 
 
 def owned(found: Pod, kind: str, name: str, **labels: str) -> Pod:
-    owner = OwnerReference(kind=kind, name=name, uid="u", controller=True)
+    owner = OwnerReference(api_version="apps/v1", kind=kind, name=name, uid="u", controller=True)
     text = {key.replace("_", "-"): value for key, value in labels.items()}
     return msgspec.structs.replace(
         found, metadata=msgspec.structs.replace(found.metadata, owner_references=(owner,), labels=text)

@@ -4,8 +4,7 @@ import pytest
 
 from gputile.api.affinity import NodeSelectorTerm
 from gputile.api.core import Pod
-from gputile.tools.simulator.generated import make_uid
-from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.manifests import ManifestError, make_uid
 from gputile.tools.simulator.workloads import Expansion
 from tests.unit.tools.simulator.builders import expand_text, node
 

@@ -3,7 +3,6 @@
 import pytest
 from prometheus_client import generate_latest
 
-from gputile.node.agent.device_table import PodContainer
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import NodeUsage, PodUsage
@@ -56,8 +55,8 @@ def test_containers_and_gpus_of_a_pod_are_added_up() -> None:
 def test_what_an_agent_serves_of_gpu_time_is_read() -> None:
     metrics = AgentMetrics()
     metrics.gpu_times.rows = (
-        TimeUsed(PodContainer("u", "ns", 'p"\\', "c"), "0", 2.0, 1.0),
-        TimeUsed(PodContainer("v", "ns", "q", "c"), "0", 3.5, 0),
+        TimeUsed(("ns", 'p"\\', "c"), "0", 2.0, 1.0),
+        TimeUsed(("ns", "q", "c"), "0", 3.5, 0),
     )
     metrics.agents_started = 3
     found = agent_reading(generate_latest(metrics.registry))

@@ -1,10 +1,10 @@
-"""Answers the kubelet's calls about claims: prepares them, releases them, and keeps their files.
+"""Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
 
-A claim counts as a holder from before anything is written for it, and its record is written last: an agent that dies in
-the middle has promised nothing, and the kubelet asks again. What is there already is not written again.
+A claim holds its devices before a file is written for it, and its record is written last. If the agent dies before
+that, nothing was promised, and the kubelet retries. Existing files with the same content are not written again.
 
-A claim's record lies in its allocation directory. The kubelet writes a claim into its own checkpoint before it asks to
-prepare it, and takes it out after it has been released: a record of a claim that is not there is one of the past.
+The record of a claim is in its allocation directory. The kubelet adds a claim to its checkpoint before it calls for its
+preparation, and removes it after its release. So a record of a claim that is not in the checkpoint is outdated.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
@@ -36,14 +36,14 @@ from gputile.node.agent.claims.prepare import (
     with_containers,
 )
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start
+from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.rules import Occupied, rules_of
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
-from gputile.support.files import read_whole, write_whole
+from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ READ_WITHIN_S: Final = 10.0
 
 
 class ClaimRecordError(ValueError):
-    """The text is no record of a prepared claim."""
+    """The text is no valid record of a prepared claim."""
 
 
 CLAIM_RECORD = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
@@ -86,7 +86,7 @@ class ClaimFiles:
         self._kubelet = kubelet / KUBELET_FILE
 
     def records(self) -> dict[str, PreparedClaim]:
-        """Return what was prepared, by the claim's UID, without what cannot be read."""
+        """Return the valid records of prepared claims by UID."""
         found = {}
         for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
             try:
@@ -98,7 +98,7 @@ class ClaimFiles:
         return found
 
     def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims that the kubelet has or is about to prepare; None where it cannot be read."""
+        """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
         try:
             checkpoint = msgspec.json.decode(read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState)
             if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
@@ -109,18 +109,19 @@ class ClaimFiles:
         return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
 
     def write(self, claim: PreparedClaim, cdi: bytes) -> None:
-        """Write a claim's CDI file, and then its record; what is there already is not written again.
+        """Write a claim's CDI file, and then its record, where they differ.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        _write(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, 0o644)
-        _write(self.store.allocations / claim.directory / _RECORD_FILE, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
+        write_changed(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, READABLE)
+        record = self.store.prepare(claim.directory) / _RECORD_FILE
+        write_changed(record, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's record and CDI file; its directory goes with those of all containers that have ended.
+        """Remove a claim's record and CDI file; the reconciler removes its directory.
 
         Raises:
             OSError: one cannot be removed.
@@ -137,21 +138,12 @@ class ClaimFiles:
                     path.unlink()
 
     def cdi_devices(self, uuid: str) -> tuple[str, ...]:
-        """Return the CDI device of a GPU or MIG instance; none where the runtime would not know it."""
+        """Return the CDI device of a GPU or MIG instance; none if the runtime does not know it."""
         return self._cdi.devices((uuid,)) if self._cdi is not None else ()
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
-    with contextlib.suppress(OSError):
-        if read_whole(path, _MOST_BYTES) == content:
-            return
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True)
-    write_whole(path, content, mode)
-
-
 class ClaimsDriver:
-    """The claims of one node. ``compare`` wakes the loop that compares."""
+    """Prepares the claims of one node. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
@@ -199,14 +191,14 @@ class ClaimsDriver:
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
     def restore(self) -> None:
-        """Go on with the claims that were prepared before this agent, as far as the kubelet still has them.
+        """Restore the claims that previous agents prepared, if the kubelet still has them.
 
-        After a reboot, which takes the CDI files, the kubelet asks for all of them again.
+        After a reboot, which removes the CDI files, the kubelet calls for all of them again.
         """
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(found.keys() | (wanted or set()))  # the kubelet may not ask again for what it has
+        self._files.keep_only(found.keys() | (wanted or set()))  # the kubelet may not call for them again
         hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
@@ -223,7 +215,7 @@ class ClaimsDriver:
             self._compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
-                dra.Device(
+                dra.PreparedDevice(
                     request_names=[each.request],
                     pool_name=self._node,
                     device_name=each.name,
@@ -235,7 +227,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
-        """Return the CDI devices of a result: the GPU's own, as far as the runtime knows one, and the claim's."""
+        """Return the CDI devices of a result: the GPU's if the runtime knows it, and the claim's."""
         found = device_named(self._state.node_config, device)
         return [*(self._files.cdi_devices(found.uuid) if found is not None else ()), cdi_name(claim.uid)]
 
@@ -247,12 +239,12 @@ class ClaimsDriver:
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
         claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
         pod = await self._pod_of(claim)
-        async with self._turn:  # many are asked for together, and each is answered before the next one is prepared
+        async with self._turn:  # of many claims in one call, each is prepared before the next one is checked
             await asyncio.sleep(0)
         claim = with_containers(state, claim, pod)
         try:
-            if before is None or before.shares != claim.shares:  # else it has its room, whatever changed since
-                rules_of(state).check_claim(claim)
+            if before is None or before.shares != claim.shares:  # a prepared claim keeps its devices
+                rules_of(state).check_others(claim)
         except Occupied as error:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
@@ -269,7 +261,7 @@ class ClaimsDriver:
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod of the claim's name; it may be one that the watch has not told of yet."""
+        """Return the pod for which the claim is reserved; the watch may not have reported it yet."""
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod
@@ -277,6 +269,8 @@ class ClaimsDriver:
 
     async def _write(self, claim: PreparedClaim) -> None:
         state, pod = self._state, self._state.pod_of(claim)
+        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
+        response = self._preparation.response(Mode(claim.mode), answer)
         limits = Limits(
             namespace=claim.namespace,
             pod=claim.name,
@@ -286,21 +280,18 @@ class ClaimsDriver:
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
             since_ns=claim.since_ns,
+            mounts=tuple((mount.container_path, mount.host_path) for mount in response.mounts),
         )
-        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
-        response = self._preparation.response(Mode(claim.mode), answer)
-        mounts = {mount.container_path: mount.host_path for mount in response.mounts}
-        start = Start(claim.directory, limits, mounts)
-        if not self._preparation.is_started(start, state):
+        if not self._preparation.is_started(claim.directory, limits, state):
             self._preparation.prepare(answer, limits)
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
-            await self._preparation.start(start, state)
+            await self._preparation.start(claim.directory, limits, state)
         seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
     async def _release(self, uid: str) -> str:
-        """Release a claim, known or not; return what went wrong, "" if nothing did."""
+        """Release a claim, known or not; return the error, "" if there is none."""
         if not uid.replace("-", "").isalnum():
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):

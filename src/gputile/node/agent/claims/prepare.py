@@ -1,8 +1,8 @@
 """Decides what a prepared claim gets, and the annotations of its pod for existing tools (B9).
 
-kube-scheduler has allocated the claim's devices and counted what others have of them. The checks here catch what it
-cannot know: another claim of the same name, an allocation that was forged or is older than the node's mode, and GPUs
-that have gone. A refusal is never for good, since the kubelet asks again.
+kube-scheduler has allocated the claim's devices. The checks here catch what it cannot know: a later claim of the same
+name, an allocation that is forged or older than the node's mode, and GPUs that no longer exist. A refused claim is not
+lost, since the kubelet retries.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,14 +28,14 @@ CDI_KIND: Final = "gputile.io/claim"
 
 
 class ClaimRefused(Exception):
-    """The claim cannot be prepared as things are; the text goes into the pod's events."""
+    """The claim cannot be prepared now; the text goes into the pod's events."""
 
 
 def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_ns: int) -> PreparedClaim:
-    """Return what a claim gets of this node's GPUs; ``with_containers`` says for which containers.
+    """Return the row of a claim without its container, see ``with_containers``.
 
     Raises:
-        ClaimRefused: says which rule is broken.
+        ClaimRefused: a rule is broken; the text names it.
     """
     config, meta = state.node_config, claim.metadata
     if not config.effective_mode.claims:
@@ -101,7 +101,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         raise ClaimRefused(f"device {result.device} is unhealthy")
     if isinstance(device, MigDevice) or not config.mode.shared:
         return GpuShare(device.uuid, device.index, device.mib, CORE_PERCENT)
-    # What a claim does not name it has all of: an API server without shares stores no amounts.
+    # An amount that is not set is all of the device: an API server without shares stores no amounts.
     mib = result.mib if MEMORY in result.consumed_capacity else device.mib
     percent = 0
     if config.mode is Mode.CORE_MEM:
@@ -113,7 +113,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
 
 
 def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice) -> GpuShare:
-    """Return what two requests of a claim have of one GPU."""
+    """Return the sum of the shares of two requests in a claim for the same GPU."""
     gpu = config.gpu(one.uuid)
     mib, percent = one.mib + other.mib, one.percent + other.percent
     if not config.mode.shared or gpu is None or mib > gpu.mib or percent > CORE_PERCENT:
@@ -122,7 +122,7 @@ def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: Alloca
 
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
-    """Return what the containers of a claim get; ``threads`` is the percentage of a GPU's threads in mode mps, or 0."""
+    """Return the environment of a claim's containers; for ``threads`` see ``environment``."""
     of_each = sum(share.mib for share in row.shares) // len(row.shares)
     uuids = tuple(share.uuid for share in row.shares)
     return AllocateAnswer(environment(config, uuids, row.shares, row.unit_mib, of_each, threads), row.directory, uuids)
@@ -134,7 +134,7 @@ def cdi_name(uid: str) -> str:
 
 
 def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]) -> bytes:
-    """Return the CDI file of a claim; a mount is its path in the container, on the host, and whether to read only."""
+    """Return the CDI file of a claim; a mount is its container path, its host path, and whether it is read-only."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [
@@ -151,7 +151,7 @@ def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str,
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
-    """Yield the containers of a pod that use claims, with the names of these in their namespace."""
+    """Yield the containers of a pod that use claims, each with its phase and the names of its ResourceClaims."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = {each.name: each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims}
     for container in (*pod.spec.containers, *pod.spec.init_containers):
@@ -163,9 +163,9 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
 
 
 def claim_corrections(state: AllocationState) -> list[Correction]:
-    """Return the annotations for existing tools that pods with claims lack or have with other values.
+    """Return the annotations for existing tools that pods with claims lack, or have with other values.
 
-    No pod with whole GPUs gets any: these tools show units of shared GPUs.
+    Pods with whole GPUs get none, since these tools show units of shared GPUs.
     """
     claims: dict[str, list[PreparedClaim]] = {}
     for each in state.claims.values():

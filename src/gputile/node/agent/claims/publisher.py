@@ -1,12 +1,11 @@
 """Publishes the node's ResourceSlice while it offers its GPUs by claims.
 
-The slice is applied when it changes, and once a minute, since somebody may have deleted it; the API server writes
-nothing if it is there as it should be. A kubelet deletes all slices of its node when it starts
-(``pkg/kubelet/cm/dra/plugin``), perhaps after it has registered the driver: for a minute from then the slice is applied
-every two seconds.
+The slice is applied when it changes, and once a minute in case it was deleted; the API server writes nothing if it is
+up to date. A kubelet deletes all slices of its node when it starts (``pkg/kubelet/cm/dra/plugin``), possibly after it
+has registered the driver, so for a minute from then the slice is applied every two seconds.
 
-The API server drops fields whose feature gate is off without an error, so what it has stored is compared with what was
-sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
+The API server drops fields without an error if their feature gate is disabled, so the stored slice is compared with the
+one that was sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_name, slice_of
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.nvml.probe import ProbedMachine
 
 log = logging.getLogger(__name__)
@@ -48,12 +47,12 @@ class SlicePublisher:
         self._publish = publish
         self._applied: ResourceSlice | None = None
         self._apply_again_s = 0.0
-        self._may_be_there = state.node_config.effective_mode.claims  # of the agent before this one
+        self._may_exist = state.node_config.effective_mode.claims  # written by the previous agent
         self._dropped: frozenset[str] = frozenset()
         self._problem = ""
 
     async def watch_kubelet(self) -> None:
-        """Wake the loop again and again while the kubelet may delete the slice."""
+        """Wake the loop repeatedly while the kubelet may delete the slice."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self._by_claims and self._kubelet_starts:
@@ -75,7 +74,7 @@ class SlicePublisher:
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
-        if self._problem and self._by_claims:  # of other nodes a kubelet deletes the slice, if the agent may not
+        if self._problem and self._by_claims:  # on other nodes the kubelet deletes the slice
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
         text = "GPUs are offered by claims" if self._by_claims else "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
@@ -92,12 +91,12 @@ class SlicePublisher:
         self._problem = self._unable()
         wanted, now = self._wanted(machine), time.monotonic()
         if wanted is None:
-            if self._may_be_there and self._state.node is not None:
+            if self._may_exist and self._state.node is not None:
                 await self._cluster.delete_slice(slice_name(self._state.node))
-                self._may_be_there = False
+                self._may_exist = False
             self._applied = None
         elif wanted != self._applied or self._kubelet_starts or now >= self._apply_again_s:
-            self._may_be_there = True  # from before the answer, which may be lost
+            self._may_exist = True  # the answer may be lost
             lost = dropped_fields(wanted, await self._cluster.apply_slice(wanted))
             self._applied, self._apply_again_s = wanted, now + APPLY_EVERY_S
             if lost - self._dropped:
@@ -105,7 +104,7 @@ class SlicePublisher:
                 self._publish.wish()
 
     def _unable(self) -> str:
-        """Return why this node cannot give its GPUs by claims, "" if it can or need not."""
+        """Return why this node cannot offer its GPUs to claims; "" if it can or need not."""
         if not self._by_claims:
             return ""
         registry = self._paths.plugin_registry

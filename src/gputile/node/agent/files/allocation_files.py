@@ -1,18 +1,15 @@
-"""Keeps what each allocation has on disk, and the checkpoint; reads that of the kubelet.
+"""Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
-Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
-one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
-checkpoint is there to recover from.
+Files are written to a temporary file and renamed, so that a reader sees the old content or the new one. Nothing is
+flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's checkpoint tells which
+containers have which IDs. In an upgrade two agents can run for a moment. An agent writes nothing more once the gateway
+of a younger one has taken over the node, and the younger one reads the kubelet's checkpoint.
 
-While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
-older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
+The agent's checkpoint contains the mode in force, for an agent that starts while the API server is away.
 
-The checkpoint has what is in force: an agent that starts while the API server is away goes on with that. A text that is
-cut off or of an unknown version is refused as a whole.
-
-``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
-answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file: where it cannot be read, PodResources tells of all containers but init containers.
+``kubelet_internal_checkpoint`` in the device plugin directory has the pod's UID, the container, the IDs and the
+response of every allocation, also of init containers (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
+private file. If it cannot be read, the kubelet's List is used, which lacks init containers.
 """
 
 import logging
@@ -36,9 +33,9 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Ku
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive, listed_entries
 from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served, node_config_of
-from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.node.arbiter.messages import SHARE_FILE, SOCKET
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import NodeLock
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.support.files import read_whole, write_whole
@@ -50,33 +47,35 @@ VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """The text is not a checkpoint that this gputile can read."""
+    """The text is no valid checkpoint."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """``effective_mode`` is None where nothing was in force yet."""
+    """The agent's checkpoint. ``effective_mode`` is None if the node's labels were never known."""
 
     effective_mode: EffectiveMode | None = None
 
 
 CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
 BOOT_FILE = "boot"
-"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
-_PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
-_PRIVATE = 0o600  # the checkpoint names the node's pods
-_MOST_BYTES = 64 * MIB  # of a file that is read; a node of many pods has some hundred thousand
+"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last started."""
+KUBELET_FILE = "kubelet_internal_checkpoint"
+_PASSED = 0o711  # MPS runs a server as the user of its clients, who have to reach its pipes
+_PRIVATE = 0o600
+_MOST_BYTES = 64 * MIB  # of a file that is read; the kubelet's checkpoint of 250 pods has some hundred thousand
+_MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StateError(Exception):
-    """The agent has no place for its files; the text says which, and why."""
+    """The agent's state directory cannot be used; the text names the directory and the reason."""
 
 
 class NodeFiles:
-    """Files under one directory on the host, which no pod but the agent can write.
+    """The agent's state directory on the host.
 
-    What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
-    allocation's directory mounted, whose mode lets any user of theirs in.
+    Other users of the node cannot enter the directory of the allocations. A container has its own allocation's
+    directory mounted, which all its users can enter.
 
     Raises:
         StateError: the directory cannot be used.
@@ -87,7 +86,7 @@ class NodeFiles:
         self.usage = usage
         self._file = directory / "checkpoint.json"
         self._node_lock = node_lock
-        self._boot = _boot_id()
+        self._boot = _BOOT_ID.read_text().strip()
         self.allocations = directory / "allocations"
         try:
             close_to_others(directory, _PASSED)
@@ -100,17 +99,17 @@ class NodeFiles:
         return self._node_lock.is_held
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint, None where there is none that can be read."""
+        """Return the checkpoint; None if there is no valid one."""
         try:
             return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
         except FileNotFoundError:
             return None
         except (CheckpointError, OSError) as error:
-            log.error("checkpoint %s: %s; going on with what the node object says", self._file, error)
+            log.error("checkpoint %s: %s; the mode is read from the node object", self._file, error)
             return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint, unless that is another's business by now.
+        """Write the checkpoint, unless another agent has taken over the node.
 
         Raises:
             OSError: it cannot be written.
@@ -119,19 +118,19 @@ class NodeFiles:
             write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
-        """Make an allocation's directory, which must be there before the container is created; return its path."""
+        """Create an allocation's directory, which must exist before the container is created; return its path."""
         path = self.allocations / directory
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
         return path
 
     def records(self) -> dict[str, Limits]:
-        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
+        """Return the valid records of allocations with devices, by the name of their directory."""
         found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
     def write_answer(self, directory: str, limits: Limits) -> None:
-        """Make an allocation's directory, and write there what was answered; a claim's record says that already.
+        """Create an allocation's directory with the record of an Allocate response; a claim has a record of its own.
 
         Raises:
             OSError: it cannot be written.
@@ -141,9 +140,9 @@ class NodeFiles:
             write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
-        """Write what is enforced into an allocation's directory: for the library, and for people and tools.
+        """Write the limits of a container that is about to be created, for the library, people and tools.
 
-        The container's ``usage`` file, which it has mounted, is set to zero: the container is about to be created.
+        Its ``usage`` file is set to zero.
         """
         path = self.prepare(directory)
         if usage is not None:
@@ -155,14 +154,14 @@ class NodeFiles:
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def limits(self, directory: str) -> Limits | None:
-        """Return what was last written for a container, None where that cannot be read."""
+        """Return an allocation's record; None if there is no valid one."""
         try:
             return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
     def started(self) -> frozenset[str]:
-        """Return the allocation directories with which a container was let start since the machine did."""
+        """Return the allocation directories whose containers have started since the machine booted."""
         return frozenset(path.name for path in self.allocations.iterdir() if self._is_of_this_boot(path / BOOT_FILE))
 
     def _is_of_this_boot(self, mark: Path) -> bool:
@@ -172,7 +171,7 @@ class NodeFiles:
             return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
-        """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
+        """Write the share that a container obeys while no arbiter runs; return False if it has no directory."""
         path = self.allocations / directory
         if not path.is_dir():
             return False
@@ -180,9 +179,9 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove the directories of allocations that are gone, and whose processes are; return the names of the others.
+        """Remove all other directories of allocations, unless their processes still run; return the remaining names.
 
-        What a container of one of ``pods``, by their UIDs, was let start with stays, even if no checkpoint tells of it.
+        The directories of ``pods``, by UID, remain even if no checkpoint names them.
         """
         kept = set(directories)
         kept |= {name for name in self.usage.names() if name not in kept and self.usage.is_held(name)}
@@ -194,17 +193,6 @@ class NodeFiles:
         self.usage.keep_only(kept)
         self.usage.cut_back()
         return kept
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:  # a sandbox that hides it: then all is taken for one boot
-        return ""
-
-
-_MOST_KEPT = 1024
-FILE_NAME = "kubelet_internal_checkpoint"
 
 
 class _CheckpointEntry(msgspec.Struct, rename="pascal"):
@@ -230,9 +218,9 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
 
 
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
-    """Return what the kubelet's checkpoint has of every container, and the device IDs of other plugins by resource.
+    """Return the entries of the kubelet's checkpoint, and the device IDs of other plugins by resource.
 
-    The first is None where the file cannot be read. The IDs are those of healthy devices, as JSON.
+    The entries are None if the format is unknown. The IDs are those of healthy devices, as JSON.
     """
     try:
         data = msgspec.json.decode(text, type=_CheckpointFile).data
@@ -241,20 +229,16 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
     found = []
     for each in data.pod_device_entries or []:
         mounts = _mounts(each.alloc_resp)
-        directory = _directory(mounts) or directory_name(each.pod_uid, each.container_name)
+        mounted = PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
+        directory = mounted or directory_name(each.pod_uid, each.container_name)
         found.append(KubeletEntry(each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts))
     registered = data.registered_devices or {}
     return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
 
 
-def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
-    """Return the name of the allocation directory among what a container mounts, "" where there is none."""
-    return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
-
-
-@lru_cache(_MOST_KEPT)  # the kubelet writes all of it anew at each admission
+@lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return what an answer has the container mount; None if it cannot be read."""
+    """Return the mounts in an Allocate response, each as container path and host path; None if it is invalid."""
     try:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
@@ -262,30 +246,24 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
     return tuple((mount.container_path, mount.host_path) for mount in mounts) if mounts is not None else None
 
 
-_MOST_BYTES = 64 * MIB  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
-
-
 class Records:
-    """The agent's checkpoint, the allocation directories and the kubelet's checkpoint.
-
-    ``saved`` is what the agent before this one wrote.
-    """
+    """What outlives the agent: its checkpoint, the allocation directories and the kubelet's checkpoint."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
-        self._kubelets = device_plugins / FILE_NAME
-        self.saved = store.load() or Checkpoint()
-        self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint, as it was read last
+        self._kubelets = device_plugins / KUBELET_FILE
+        self._saved = store.load() or Checkpoint()
+        self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint when it was last read
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return what the agent before this one has left, on a machine with the GPUs that are ``seen``."""
-        mode = self.saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        """Return the state that the previous agent left, on a machine with the GPUs that are ``seen``."""
+        mode = self._saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
-        state.take_over(self.store.records(), self.store.started(), self.saved.effective_mode)
+        state.take_over(self.store.records(), self.store.started(), self._saved.effective_mode)
         return state
 
     def save(self, state: AllocationState) -> None:
-        """Write down what is in force.
+        """Write the agent's checkpoint.
 
         Raises:
             OSError: it cannot be written.
@@ -294,24 +272,24 @@ class Records:
         state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
-        """Take over what the previous agent wrote until it released the node.
+        """Read what the previous agent wrote until it released the node.
 
-        Where its checkpoint has been lost, what is in force is what the node was published with.
+        If its checkpoint is lost, the mode in force is that in the inventory on the node object.
         """
-        self.saved = self.store.load() or self.saved
-        mode = self.saved.effective_mode
+        self._saved = self.store.load() or self._saved
+        mode = self._saved.effective_mode
         if mode is None and state.node is not None:
             mode = published_before(state.node, state.configuration.unit_mib)
         state.take_over(self.store.records(), self.store.started(), mode)
 
     def read(self, state: AllocationState, now_ns: int) -> None:
-        """Read what the kubelet has written down, if that is new, and derive who has which devices."""
+        """Read the kubelet's checkpoint if it has changed, and derive the device table."""
         try:
             stat = self._kubelets.stat()
-            version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet puts a new file in the old one's place
+            version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
                 written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, problem = version, "" if written is not None else "its format is not known"
+                self._version, problem = version, "" if written is not None else "its format is unknown"
                 if written is not None:
                     state.written, state.of_other_plugins = written, others
             else:
@@ -329,9 +307,9 @@ class Records:
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
-    """Return the mode that ``node`` was published with, for an agent that has lost its checkpoint.
+    """Return the mode in the inventory of ``node``; None if it has no valid one.
 
-    ``unit_mib`` is the memory unit where the inventory names none.
+    ``unit_mib`` is the memory unit if the inventory has none.
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])

@@ -105,7 +105,7 @@ def mount_usage(directory: Path, mib: int) -> None:
 
 
 def mount_places(directory: Path, count: int) -> None:
-    """Mount places in ``directory`` until there are at least ``count``; existing ones are not changed.
+    """Mount places in ``directory`` until it has at least ``count``; existing ones are not changed.
 
     Raises:
         OSError: this process may not mount.

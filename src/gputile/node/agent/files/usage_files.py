@@ -46,6 +46,20 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
         directory.chmod(mode)
 
 
+def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None:
+    """Return why containers must not write in ``directory``; None if they may. It is created with ``mode``."""
+    try:
+        close_to_others(directory, mode)
+        if is_nosuid(directory):
+            return None
+    except OSError as error:
+        return f"the directory for what containers write cannot be used: {error}"
+    return (
+        f"the file system of {directory} is not mounted nosuid, so a container could leave a program there that runs "
+        f"as root for any user of the node: {remedy}"
+    )
+
+
 class UsageFiles:
     """The usage files of all containers on the node, by the names of their allocation directories.
 
@@ -68,18 +82,11 @@ class UsageFiles:
 
     def problem(self) -> str | None:
         """Return why the directory cannot be used for the files of containers; None if it can."""
-        try:
-            close_to_others(self.directory)
-            safe = is_nosuid(self.directory)
-        except OSError as error:
-            return f"the directory for what containers write cannot be used: {error}"
-        if safe:
-            return None
-        return (
-            f"the file system of {self.directory} is not mounted nosuid, so a container could leave a program there "
-            "that runs as root for any user of the node: name a directory on one that is, such as /run/gputile "
-            "(--usage-dir), or have one mounted there (agent.usageMiB in the chart)"
+        remedy = (
+            "name a directory on one that is, such as /run/gputile (--usage-dir), or have one mounted there "
+            "(agent.usageMiB in the chart)"
         )
+        return unsafe_for_containers(self.directory, CLOSED, remedy)
 
     def make(self, path: Path) -> None:
         """Create the file of a container that is about to be created, filled with zeros.

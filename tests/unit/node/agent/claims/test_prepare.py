@@ -8,18 +8,18 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, known_pod
 from gputile.node.agent.claims.driver import CLAIM_RECORD, ClaimRecordError
 from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.metrics import containers_of, holdings_of
 from gputile.node.agent.node_config import Sharing
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.agent.time_shares import time_shares
-from gputile.node.agent.usage import bookings_of, containers_of
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
-from tests.fakes.claims import Given, allocated, claims_node, share
+from tests.fakes.claims import Given, allocated, claiming_pod, claims_node, share
 from tests.fakes.devicetable import hold
 from tests.integration.agent.scene import machine
 
@@ -28,7 +28,7 @@ MACHINE = machine([8192, 8192])
 
 def prepared(state: AllocationState, claim: ResourceClaim) -> PreparedClaim:
     found = prepared_claim(state, claim, NODE, 7)
-    rules_of(state).check_claim(found)
+    rules_of(state).check_others(found)
     return found
 
 
@@ -125,11 +125,13 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
     hold_claims(state, {both.uid: both})
-    held = bookings_of(state)
-    assert (held.gpus[0].memory >> 20, held.gpus[0].pods) == (2 * 9728, 1)
+    held = holdings_of(state)
+    assert (held.mib[0], held.pods[0]) == (2 * 9728, 1)
     assert held.instances == {"MIG-1": 1, "MIG-2": 1}
-    (container,) = containers_of(state)
-    assert [(part.index, part.limit >> 20) for part in container.gpus] == [(0, 2 * 9728)]
+    pod = claiming_pod("pod", {"main": ("c",)})
+    state.pods[pod.key] = known_pod(pod, state.configuration)
+    ((_, _, parts),) = containers_of(state)
+    assert [(part.index, part.limit >> 20) for part in parts] == [(0, 2 * 9728)]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_a_claim_counts_wherever_pods_do() -> None:
     state = claims_node(Mode.CORE_MEM, MACHINE)
     found = held(state, "a", share(0, "2Gi", cores="30"))
     assert state.device_table.mib("GPU-0") == 2048
-    assert bookings_of(state).gpus[0].percent == 30
+    assert holdings_of(state).percent[0] == 30
     assert found.directory in state.directories()
     (container,) = time_shares(state, "/d").assignment.allocations
     assert container.directory == f"/d/{found.directory}"

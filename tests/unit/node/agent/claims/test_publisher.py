@@ -18,8 +18,8 @@ from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.claims.publisher import APPLY_EVERY_S, KUBELET_STARTS_FOR_S, SlicePublisher
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims, State
-from gputile.node.gateway.protocols import dra_v1_pb2 as dra
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.claims import claims_node
 from tests.integration.agent.scene import machine

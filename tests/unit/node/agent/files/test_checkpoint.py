@@ -9,7 +9,7 @@ from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.node_config import EffectiveMode, Sharing
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 
 SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1))
 

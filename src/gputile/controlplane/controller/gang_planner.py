@@ -1,0 +1,219 @@
+"""Plans a round: which reservations let the first gangs of the queue start. No I/O, no clock.
+
+Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later gangs see them. A gang
+that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that, GPUs that become free are
+reserved for it, and later gangs start only on nodes that it could not use, until it fits or until this has lasted too
+long (``GangPatience``). Only one gang at a time has GPUs reserved that it cannot use yet, so no two gangs wait for each
+other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
+"""
+
+from collections.abc import Callable
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import EventReason
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
+from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
+from gputile.controlplane.controller.preemption import Preemption, PreemptionState
+from gputile.core.devices.allocation import reservation_of
+from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
+from gputile.core.devices.request import RequestError
+from gputile.core.ledger.ledger import LedgerError
+from gputile.core.scheduling.gang_plan import GangPlan
+
+_SECOND = 10**9
+_REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
+_NODES_NAMED = 10
+_SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
+
+
+class GangPlanner:
+    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs with unbound pods."""
+
+    def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
+        self._configuration = configuration
+        self._new_plan_name = new_plan_name
+        self.patience = GangPatience(configuration.gangs)
+        self.reports = GangReports()
+        self.searches = GangSearches()
+        self.preemption = Preemption(configuration, new_plan_name)
+        self.evictions = self.preemption.evictions
+        self._refused: dict[GangName, tuple[str, int]] = {}  # why the API server refused a reservation, and when
+        self._now_ns = 0
+        self.without_room: list[Pod] = []  # in the latest round; of each gang only as many as must start together
+        self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
+
+    def plan(self, state: ClusterState) -> GangRound:
+        """Plan a round; return the writes, which are also applied to ``state``, a snapshot."""
+        gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
+        names = {gang.name for gang in gangs}
+        self._now_ns = state.now_ns
+        self.searches.begin(names, state)
+        self.reports.begin(names, state.now_ns)
+        self.patience.begin(names, state.now_ns)
+        for name in self._refused.keys() - names:
+            del self._refused[name]
+        turn = GangTurns(state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1)
+        result = turn.result
+        self.preemption.begin(state, names, result)
+        self.starting_on = set()
+        for gang in gangs:
+            if gang.kept_since_ns and _has_reservation(gang, state):
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            turn.renew(gang)
+            result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
+            if gang.name.by_object and state.groups is None:
+                continue  # its size is not known yet: only started plans continue
+            try:
+                advanced = not gang.unreserved or self._advance(gang, turn)
+            except LedgerError as error:  # an error of one gang must not block the others
+                result.contradictions.append(f"gang {gang.name}: {error}")
+                continue
+            if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
+                turn.head, turn.closed = gang, reachable_nodes(gang, state)
+                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+        if self._configuration.preemption.enabled:
+            self.preemption.plan_pods()
+            result.evictions += self.evictions.rest_of_gangs()
+        # Gangs for which victims free GPUs are left out.
+        self.without_room = self.searches.without_room(state, self.preemption.plan_of)
+        if not result.unfinished:
+            self.searches.all_had_their_turn()
+        return result
+
+    def abandon(self) -> None:
+        """Record that a round is not written, so that the next one records its events again."""
+        self.reports.forget()
+
+    def refused(self, pod: Pod, why: str) -> None:
+        """Record that the API server refused the reservation of ``pod``: its gang backs off."""
+        if (gang := gang_of(pod)) is not None:
+            self._refused[gang] = why, self._now_ns
+
+    def _advance(self, gang: Gang, turn: GangTurns) -> bool:
+        """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
+        state, result = turn.state, turn.result
+        if not self._is_complete(gang, turn):
+            if self.preemption.plan_of(gang.name) is not None:
+                self.preemption.give_up(gang, "some of its pods are gone")
+            turn.remove(gang)
+            return False
+        preempting = self.preemption.plan_of(gang.name)
+        if preempting is not None:
+            progress = self.preemption.go_on(gang, preempting, turn)
+            if progress is PreemptionState.FREE:
+                self._start(gang, preempting.plan, turn)
+                return True
+            if progress is not PreemptionState.LOST:
+                return False
+        why, refused_ns = self._refused.get(gang.name, ("", 0))
+        if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
+            turn.remove(gang)
+            text = f"{gang.together} wait: the API server refused a reservation: {why}"
+            self.reports.report(gang, EventReason.GANG_WAITING, text, result)
+            return False
+        if gang.unbegun and self.patience.pauses(gang.name):
+            # Expired reservations stay on the pods, so that a new leader knows since when GPUs have been reserved.
+            text = _unbegun(gang, self._configuration.gangs.keep_seconds)
+            self.reports.report(gang, EventReason.GANG_WAITING, text, result)
+            return False
+        starved = turn.head is None and self._is_starved(gang, turn)
+        kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
+        try:
+            plan = self.searches.find(gang, turn.closed, state, kept)
+        except RequestError as error:
+            self.reports.report(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
+            turn.remove(gang)
+            return False
+        if plan is None:
+            result.unfinished = True
+            return False
+        if plan.fits:
+            self._start(gang, plan, turn)
+            return True
+        if (most := self.searches.too_large(gang)) is not None:
+            text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
+            self.reports.report(gang, EventReason.GANG_TOO_LARGE, f"{text}; add nodes, or request less", result)
+            turn.remove(gang)
+            return False
+        found = self.preemption.find(gang, turn.closed)
+        if found is not None:
+            plan = self.preemption.reserve(gang, found, turn)
+            awaited = f"the eviction of {self.evictions.named(found.evicted)}" if found.evicted else "terminating pods"
+            text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, and wait for {awaited}"
+            self.reports.report(gang, EventReason.GANG_PREEMPTING, text, result, warning=False)
+            return False
+        self._wait(gang, plan, turn)
+        return False
+
+    def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
+        """Report why a gang that does not fit waits; reserve what fits if it has waited too long to be passed."""
+        if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
+            text = f"{gang.together} wait for gang {turn.head.name}, which has waited longer than gangs.patienceSeconds"
+            self.reports.report(gang, EventReason.GANG_BEHIND, text, turn.result)
+        else:
+            text = f"{gang.together} wait: there is room for {plan.room}"
+            self.reports.report(gang, EventReason.GANG_WAITING, text, turn.result)
+        if turn.head is None and self._is_starved(gang, turn):
+            turn.reserve_what_fits(gang, plan)
+        else:
+            turn.remove(gang)
+
+    def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
+        """Write the reservations of a plan that may start."""
+        turn.plan(gang, plan, len(plan.places), starts=True)
+        text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
+        self.reports.report(gang, EventReason.GANG_PLANNED, text, turn.result, warning=False)
+
+    # -- whether a gang may start
+
+    def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
+        if not gang.size:
+            problem = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
+            text = f"gang {gang.name.name}: {problem}; create it, or name the gang by labels"
+            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result)
+            return False
+        if len(gang.unreserved) >= gang.needed:
+            return True
+        if turn.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
+            there = gang.size - gang.needed + len(gang.unreserved)
+            text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
+            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result, warning=False)
+        return False
+
+    def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
+        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits an empty cluster."""
+        complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
+        # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use yet.
+        may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
+        may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
+        waited = self.patience.has_waited(gang.name, gang.complete_at)
+        return may_reserve and complete and waited and self.searches.too_large(gang) is None
+
+
+def _has_reservation(gang: Gang, state: ClusterState) -> bool:
+    ends = (state.reservation_end(pod.metadata.uid) for pod in (*gang.reserved, *gang.unreserved))
+    return any(end_ns > state.now_ns for end_ns in ends)
+
+
+def _remedy(gang: Gang) -> str:
+    """Return the advice for a gang whose missing pods may or may not still be created."""
+    fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
+    return (
+        "if no more are created, see the events of their Job (such as those about a ResourceQuota); if the other pods "
+        f"have already succeeded, {fewer}"
+    )
+
+
+def _unbegun(gang: Gang, seconds: int) -> str:
+    return (
+        f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none of the pods; see its "
+        "events on them (such as those about volumes); the GPUs are free for other pods now, and reserved again later"
+    )
+
+
+def _nodes(plan: GangPlan) -> str:
+    return ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])

@@ -1,0 +1,196 @@
+"""Collects the decisions of a round, and reports each change of a gang's state once."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.evictions import Eviction
+from gputile.controlplane.controller.gang_queue import Gang, reservation_lasts
+from gputile.core.devices.allocation import Reservation, reservation_of
+from gputile.core.devices.gang_membership import GangName, in_line
+from gputile.core.scheduling.gang_plan import GangPlan
+
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationPatch:
+    """A write of a pod's reservation; None removes it.
+
+    ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
+    """
+
+    pod: Pod
+    reservation: Reservation | None
+    nominated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GangEvent:
+    """An event to record for each of ``pods``."""
+
+    pods: tuple[Pod, ...]
+    reason: EventReason
+    message: str
+    warning: bool = True
+
+
+@dataclass(slots=True)
+class GangRound:
+    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates are removed.
+
+    ``evictions`` are for reservations that were written in an earlier round: a list for each preemptor, and for each
+    gang that has left in part.
+
+    ``unfinished`` is true if another round must follow at once: some gangs or pods were not searched, or victims will
+    be due. ``contradictions`` name gangs that were skipped because the known states of their pods contradict each
+    other.
+    """
+
+    reservations: list[list[ReservationPatch]] = field(default_factory=list)
+    gates: list[Pod] = field(default_factory=list)
+    evictions: list[list[Eviction]] = field(default_factory=list)
+    events: list[GangEvent] = field(default_factory=list)
+    unfinished: bool = False
+    contradictions: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GangTurns:
+    """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
+
+    ``new_plan_name`` returns a unique name. ``several_started`` is true if several gangs have started and lost pods.
+    ``head`` is the gang that has waited too long to be passed; ``closed`` are the nodes that later gangs must not use,
+    since ``head`` could use them.
+    """
+
+    state: ClusterState
+    new_plan_name: Callable[[], str]
+    several_started: bool
+    result: GangRound = field(default_factory=GangRound)
+    head: Gang | None = None
+    closed: frozenset[str] = frozenset()
+
+    def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
+        """Write the reservations of ``plan``; ``pod_count`` is how many pods start together.
+
+        Unreserved pods that are not in the plan lose their reservations. Unless the plan ``starts``, the extender binds
+        none of its pods.
+        """
+        name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
+        with_gpus = sum(place.allocation is not None for place in plan.places.values())
+        first = _first(gang.unreserved, plan) if starts else ""
+        writes = []
+        for pod in gang.unreserved:
+            place = plan.places.get(pod.metadata.uid)
+            if place is not None:
+                reservation = Reservation(
+                    plan=name,
+                    size=with_gpus if starts else pod_count,
+                    pods=pod_count,
+                    node=place.node,
+                    expires_ns=self._expires_ns,
+                    allocation=place.allocation,
+                    first=pod.metadata.uid == first,
+                    since_ns=gang.kept_since_ns or self.state.now_ns,
+                )
+                writes.append(ReservationPatch(pod, reservation))
+            elif RESERVATION_ANNOTATION in pod.metadata.annotations:
+                writes.append(ReservationPatch(pod, None))
+        self._add(writes)
+
+    def renew(self, gang: Gang) -> None:
+        """Extend the reservations of started plans that expire soon, and correct implausibly late ends."""
+        reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
+        self._add(
+            [
+                ReservationPatch(pod, msgspec.structs.replace(reservation, expires_ns=self._expires_ns))
+                for pod, reservation in reservations
+            ]
+        )
+
+    def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
+        """Reserve what fits for a gang that has waited too long, if that is more than before or some of it expires."""
+        reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
+        valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
+        if len(plan.places) > valid or reserved > valid:
+            self.plan(gang, plan, gang.needed, starts=False)
+
+    def remove(self, gang: Gang) -> None:
+        """Remove the stored reservations of ``gang.unreserved``, even expired ones: the extender's clock may differ."""
+        self._add(
+            [
+                ReservationPatch(pod, None)
+                for pod in gang.unreserved
+                if RESERVATION_ANNOTATION in pod.metadata.annotations
+            ]
+        )
+
+    @property
+    def _expires_ns(self) -> int:
+        return self.state.now_ns + self.state.ledger.configuration.gangs.hold_seconds * _SECOND
+
+    def _add(self, writes: Sequence[ReservationPatch]) -> None:
+        if writes:
+            self.result.reservations.append(list(writes))
+        for patch in writes:
+            self.state.expect(patch.pod, patch.reservation)
+
+
+def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
+    """Return the UID of the plan's first pod: of those with GPUs, the first in kube-scheduler's order."""
+    with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
+    return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""
+
+
+_LACKS_GPUS: Final = (
+    EventReason.GANG_WAITING,
+    EventReason.GANG_BEHIND,
+    EventReason.GANG_TOO_LARGE,
+    EventReason.GANG_PREEMPTING,
+)
+STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_GPUS)
+"""The reasons of the events that report the state of a gang."""
+
+
+class GangReports:
+    """Reports the states of gangs by events. An event that repeats the previous one is left out."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+        self._reported: dict[GangName, tuple[EventReason, str]] = {}
+        self._lacking_since: dict[GangName, int] = {}  # Unix time in nanoseconds
+
+    def begin(self, names: Collection[GangName], now_ns: int) -> None:
+        self._now_ns = now_ns
+        for remembered in (self._reported, self._lacking_since):
+            for name in remembered.keys() - names:
+                del remembered[name]
+
+    def states(self) -> Counter[EventReason]:
+        """Return the number of gangs with unbound pods by the reason of their latest event."""
+        return Counter(reason for reason, _ in self._reported.values())
+
+    def waiting_since(self) -> float:
+        """Return the start of the longest wait of a gang for GPUs, Unix time in seconds; 0 if no gang waits."""
+        return min(self._lacking_since.values(), default=0) / _SECOND
+
+    def forget(self) -> None:
+        """Forget the reported events, so that each is recorded again."""
+        self._reported.clear()
+
+    def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
+        """Add an event to the round, unless it repeats the gang's previous event."""
+        if reason in _LACKS_GPUS:
+            self._lacking_since.setdefault(gang.name, self._now_ns)
+        else:
+            self._lacking_since.pop(gang.name, None)
+        if self._reported.get(gang.name) != (reason, message):
+            self._reported[gang.name] = (reason, message)
+            result.events.append(GangEvent(gang.unreserved, reason, message, warning))

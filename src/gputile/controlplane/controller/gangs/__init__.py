@@ -1,1 +1,0 @@
-"""Plans gangs: which may start, on which nodes, and which GPUs are reserved for them."""

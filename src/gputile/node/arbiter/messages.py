@@ -1,0 +1,173 @@
+"""Encodes the messages between the arbiter and its clients, and between the arbiter and the agent.
+
+A message of a client, the library in a container, has 32 bytes: see docs/reference/arbiter-protocol.md. Agent and
+arbiter exchange lines of JSON: the agent sends all containers with their shares, the arbiter reports how long each
+container has held each GPU.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from gputile.api.quantity import MOST_WEIGHT
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.native_layouts import ARBITER_VERSION, MOST_GPUS
+
+VERSION: Final = ARBITER_VERSION
+LAYOUT: Final = struct.Struct("<BBHIQQQ")
+"""The kind, the version, the number of the GPU, the number of the turn, ``a``, ``b``, and 0."""
+SIZE: Final = LAYOUT.size
+SOCKET: Final = "time.sock"
+"""The name of the socket in an allocation directory."""
+SHARE_FILE: Final = "share"
+"""The name of the file in the same directory that sets the shares while no arbiter runs."""
+
+
+class MessageKind(IntEnum):
+    """The kind of a message: kinds up to 64 are sent by processes, the others by the arbiter."""
+
+    HELLO = 1
+    GPU = 2
+    WANT = 3
+    BUSY = 4
+    DONE = 5
+    WELCOME = 65
+    TURN = 66
+    LIMIT = 67
+    WAIT = 68
+
+
+_WITHOUT_VERSION: Final = (MessageKind.HELLO, MessageKind.WELCOME)
+
+
+class ProtocolError(ValueError):
+    """The bytes are not a valid message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. The meaning of ``a`` and ``b`` depends on the kind; times are nanoseconds."""
+
+    kind: MessageKind
+    gpu: int = 0
+    turn: int = 0
+    a: int = 0
+    b: int = 0
+
+    def encode(self) -> bytes:
+        version = 0 if self.kind in _WITHOUT_VERSION else VERSION
+        return LAYOUT.pack(self.kind, version, self.gpu, self.turn, self.a, self.b, 0)
+
+
+def decode(data: bytes) -> Message:
+    """Decode a message of version 1.
+
+    Raises:
+        ProtocolError: the bytes are not such a message.
+    """
+    if len(data) != SIZE:
+        raise ProtocolError(f"{len(data)} bytes")
+    number, version, gpu, turn, a, b, _ = LAYOUT.unpack(data)
+    try:
+        kind = MessageKind(number)
+    except ValueError as error:
+        raise ProtocolError(f"kind {number}") from error
+    if version != (0 if kind in _WITHOUT_VERSION else VERSION):
+        raise ProtocolError(f"version {version}")
+    if gpu >= MOST_GPUS:
+        raise ProtocolError(f"GPU {gpu}")
+    return Message(kind, gpu, turn, a, b)
+
+
+def uuid_fields(uuid: str) -> tuple[int, int]:
+    """Return the fields ``a`` and ``b`` of the message ``GPU`` for a UUID such as ``GPU-...`` or ``MIG-...``.
+
+    Raises:
+        ProtocolError: the UUID is invalid.
+    """
+    digits = uuid.partition("-")[2].replace("-", "")
+    try:
+        content = bytes.fromhex(digits)
+    except ValueError as error:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU") from error
+    if len(content) != 16:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU")
+    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")
+
+
+DEFAULT_QUANTUM_MS: Final = 30
+DEFAULT_LONGEST_WAIT_MS: Final = 1000
+
+
+class LineError(ValueError):
+    """The line is not a valid message."""
+
+
+class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A container's share of one GPU; ``guarantee`` and ``ceiling`` are millionths of its time."""
+
+    uuid: str
+    weight: int = 1
+    guarantee: int = 0
+    ceiling: int = WHOLE
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.weight <= MOST_WEIGHT:
+            raise LineError(f"weight {self.weight}")
+        if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
+            raise LineError(f"guarantee {self.guarantee}, ceiling {self.ceiling}")
+
+    @property
+    def share(self) -> Share:
+        return Share(self.weight, self.guarantee, self.ceiling, self.priority)
+
+
+class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A container: its allocation directory, which has its socket, and its shares of GPUs."""
+
+    directory: str
+    gpus: tuple[GpuClaim, ...]
+
+
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All containers that the arbiter serves, and its settings."""
+
+    allocations: tuple[AssignedContainer, ...] = ()
+    quantum_ms: int = DEFAULT_QUANTUM_MS
+    longest_wait_ms: int = DEFAULT_LONGEST_WAIT_MS
+
+
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    """How long a container has held a GPU, and how long it has waited for it."""
+
+    used: Nanoseconds = 0
+    waited: Nanoseconds = 0
+
+
+Used = dict[str, dict[str, Spent]]
+"""The time spent since the arbiter's start, by allocation directory and GPU UUID."""
+
+T = TypeVar("T")
+
+
+def encode_line(message: Assignment | Used) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_line(line: bytes, kind: type[T]) -> T:
+    """Decode a line.
+
+    Raises:
+        LineError: it is not a message of this kind.
+    """
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LineError(str(error)) from error
