@@ -20,7 +20,7 @@ from tests.localcluster.processes import cpu_seconds, resident_mib
 from benchmarks.report import Result
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway import kubelet_pb2 as pb
 
 NAME = "agent"
 PODS, SETTLE_S, IDLE_S = 200, 12.0, 10.0
