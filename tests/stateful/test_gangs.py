@@ -801,7 +801,7 @@ def _least(pods: Sequence[Pod], missing: int) -> list[int]:
 
 # A fault between plans that was made on purpose is found by most runs of 1,000: `make soak` has twice as many.
 Gangs.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=12, deadline=None)
-TestGangs = pytest.mark.timeout(3600)(Gangs.TestCase)
+TestGangs = Gangs.TestCase
 
 
 # -- ways that chance takes too seldom

@@ -322,8 +322,7 @@ class Simulation:
             spec=msgspec.structs.replace(pod.spec, node_name=decision.node),
         )
         self.ledger.apply(PodApplied(bound))
-        row = self.ledger.row_of.get(decision.node)
-        info = self.ledger.node_info(row) if row is not None else None
+        info = self.ledger.info_of(decision.node)
         policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return PodOutcome(pod, decision.node, decision.allocation, text)
