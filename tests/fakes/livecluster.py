@@ -98,7 +98,7 @@ def held(name: str, gpu: int, gib: int, namespace: str = "default") -> Pod:
     """Return a pod of a Deployment's ReplicaSet that has memory of a GPU of node n."""
     text = allocation_text(share(f"GPU-n-{gpu}", gib * GIB))
     found = pod(name, mem=gib, node="n", namespace=namespace, annotations={ALLOCATION_ANNOTATION: text})
-    owner = OwnerReference(kind="ReplicaSet", name="web-5d4f", uid="u", controller=True)
+    owner = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="web-5d4f", uid="u", controller=True)
     labels = {"pod-template-hash": "5d4f"}
     meta = msgspec.structs.replace(found.metadata, owner_references=(owner,), labels=labels)
     return msgspec.structs.replace(found, metadata=meta)

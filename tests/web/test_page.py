@@ -309,6 +309,13 @@ async def test_what_if_shows_where_pods_would_go(tab: Tab) -> None:
         await tab.run("document.activeElement.blur()")
         await tab.key("1")
         assert await tab.run("document.querySelectorAll('.block.ghost').length") == 2
+        await tab.key("4")
+        await tab.run(
+            "(() => { const form = document.querySelector('#view-what-if form'), text = form.querySelector('textarea');"
+            "text.value = text.value.replace('\"4\"', '\"60\"'); form.querySelector('input').value = '1x8xH100:cgpu';"
+            "form.requestSubmit(); })()"
+        )
+        await tab.until("document.querySelector('#view-what-if .answer').textContent.includes('new-1')")
         assert [each.method for each in page.cluster.requests if each.method != "GET"] == []
         assert tab.errors == []
 

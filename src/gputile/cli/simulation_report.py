@@ -16,11 +16,10 @@ from gputile.cli.terminal import (
     columns,
     draw,
     write,
-    write_json,
+    write_data,
     write_remedies,
     write_table,
     write_text,
-    write_yaml,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def write_result(
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
-        (write_json if output is DecisionFormat.JSON else write_yaml)(simulate_answer(result, other))
+        write_data(simulate_answer(result, other), output)
         return
     if output is DecisionFormat.HTML:
         write(simulate_html(result))
@@ -162,8 +161,8 @@ class _Report:
         """Print the pods that are preempted by pods of higher priority."""
         if not self._result.simulation.victims:
             return
-        write("\nPods that leave for pods of higher priority:\n")
-        rows = [("POD", "PRIORITY", "NODE", "LEAVES FOR")]
+        write("\nPods that would be preempted by pods of higher priority:\n")
+        rows = [("POD", "PRIORITY", "NODE", "PREEMPTED BY")]
         for victim in self._result.simulation.victims:
             spec, preemptors = victim.pod.spec, first_of(victim.preemptors, _NAMES_SHOWN)
             rows.append((victim.pod.key, str(spec.priority or 0), spec.node_name or "-", preemptors))
@@ -200,7 +199,7 @@ def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
     for why, names in list(nodes.items())[:_REASONS_SHOWN]:
         rows.append((first_of(names, _NAMES_SHOWN), why))
     if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
-        rows.append((f"{left} more", "they are further from fitting"))
+        rows.append((f"{left} more", "they lack more"))
     write_table(rows)
 
 
@@ -246,11 +245,11 @@ def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
 
 
 def _write_count(count: "Fit") -> None:
-    each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
-    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
+    each = "The pod fits" if count.pods == 1 else f"The {count.pods} pods fit"
+    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}.\n")
     if count.nodes:
         write_table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))])
-    write_text(f"then no more: {count.stopped_by}" if count.stopped_by else "and the count ended there")
+    write_text(f"The next one does not fit: {count.stopped_by}" if count.stopped_by else "The count stops here.")
 
 
 def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:

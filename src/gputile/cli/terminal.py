@@ -98,23 +98,15 @@ def write(text: str) -> None:
     typer.echo(text, nl=False, color=True)  # unchanged: the caller has checked ``coloured``
 
 
-def write_json(value: Any) -> None:
-    """Print a result as indented JSON."""
+def write_data(value: Any, output: StrEnum) -> None:
+    """Print a result in a format for programs: YAML if ``output`` says so, else indented JSON with the same keys."""
     import msgspec
 
-    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-
-
-def write_data(value: Any, output: Output) -> None:
-    """Print a result in a format for programs: YAML or JSON."""
-    (write_yaml if output is Output.YAML else write_json)(value)
-
-
-def write_yaml(value: Any) -> None:
-    """Print a result as YAML, with the same keys as in JSON."""
-    import msgspec
-
-    write(yaml_text([msgspec.json.decode(msgspec.json.encode(value))]))
+    encoded = msgspec.json.encode(value)
+    if output == "yaml":
+        write(yaml_text([msgspec.json.decode(encoded)]))
+    else:
+        write(msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from gputile.api.wording import unsupported
 from gputile.cli.options import Printed, option, takes
-from gputile.cli.terminal import Output, fail, note, write, write_data, write_json, yaml_text
+from gputile.cli.terminal import Output, fail, note, write, write_data, yaml_text
 from gputile.version import VERSION
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ def convert(options: ConvertOptions) -> None:
     if options.output is ObjectFormat.YAML:
         write(yaml_text(bodies))
     else:
-        write_json(bodies[0] if len(bodies) == 1 else {"apiVersion": "v1", "kind": "List", "items": bodies})
+        write_data(
+            bodies[0] if len(bodies) == 1 else {"apiVersion": "v1", "kind": "List", "items": bodies}, options.output
+        )
     pairs = zip(manifests, found, strict=True)
     for text in told_together(Note(told, manifest.origin) for manifest, each in pairs for told in each.told):
         note(text)

@@ -11,7 +11,7 @@ import typer
 from gputile.cli.configuration import ClusterFiles, ClusterSource
 from gputile.cli.options import Plain, namespace_option, option, takes
 from gputile.cli.reads.cluster_view import Watch, read_state, watched
-from gputile.cli.terminal import fail, note, write, write_json, write_yaml
+from gputile.cli.terminal import fail, note, write, write_data
 
 if TYPE_CHECKING:
     from gputile.api.core import Pod
@@ -63,12 +63,12 @@ def inspect(options: InspectOptions) -> None:
     from gputile.tools.simulator.what_if import nearly_selected
     from gputile.tools.views import inspect as tables
 
+    is_data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
+
     def show(found: _Shown) -> None:
         nodes, unit = found.nodes, found.unit_mib
-        if options.output is InspectFormat.JSON:
-            write_json(InspectAnswer(unit, nodes))
-        elif options.output is InspectFormat.YAML:
-            write_yaml(InspectAnswer(unit, nodes))
+        if is_data:
+            write_data(InspectAnswer(unit, nodes), options.output)
         elif options.output is InspectFormat.BARS:
             from gputile.tools.views.gpu_bars import groups_of
 
@@ -91,8 +91,7 @@ def inspect(options: InspectOptions) -> None:
         hint = nearly_selected(options.selector, state.nodes)
         note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
-        data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
-        watched(first, lambda: _shown(state.again(options), options), show, redraw=not data)
+        watched(first, lambda: _shown(state.again(options), options), show, redraw=not is_data)
     else:
         show(first)
 

@@ -30,9 +30,9 @@ _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
 _ASSUMED = {
     "ResourceClaims": "none holds a GPU",
-    "PodGroups": "there are none but those of -f FILE",
-    "PriorityClasses": "those that pods name have the priority 0, and none is the default",
-    "PodDisruptionBudgets": "none guards the pods that leave for others",
+    "PodGroups": "there are only those of -f FILE",
+    "PriorityClasses": "pods that name one have the priority 0, and none is the default",
+    "PodDisruptionBudgets": "none protects the pods that are preempted",
     "namespaces": f"none has the label {UNSAFE_ACCESS_LABEL}",
 }
 _NO_WORKLOADS = (
@@ -102,7 +102,7 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
 
     live = read_cluster(options, given, options.installed_in, groups=True)
     if live.unread:
-        fail("\n".join([*live.unread, "what they hold is not known, so nothing can be decided"]))
+        fail("\n".join([*live.unread, "their GPUs are unknown, so nothing can be decided"]))
     return live
 
 
@@ -209,7 +209,7 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         if not expansion.pods and not more and not (leaving and not options.files):
             if not options.files:
                 raise ManifestError(_NO_WORKLOADS)
-            scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
+            scenario.notes.append(Note("the files create no pods, so there is nothing to place"))
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     if live is not None:

@@ -102,14 +102,16 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
         decided.append(_decided(outcome, simulation.ledger))
         if time.monotonic() > ends:
             left = len(scenario.pending) - len(decided)
-            notes.append(f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate decides all")
+            notes.append(
+                f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate has no time limit"
+            )
             break
     if simulation.victims and moment.budgets is None:
-        notes.append("the PodDisruptionBudgets are not known: assumed is that none guards the pods that leave")
+        notes.append("the PodDisruptionBudgets are unknown; assumed: none protects the pods that are preempted")
     unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
     notes += filter(None, [unlimited])
     if not decided and not notes:
-        notes.append("the manifest asks for no pod, so there is nothing to place")
+        notes.append("the manifest creates no pods, so there is nothing to place")
     return WhatIf(decided, notes)
 
 

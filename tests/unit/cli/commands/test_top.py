@@ -78,7 +78,7 @@ def test_who_may_not_ask_the_agents_sees_what_is_booked_and_why_no_more(server: 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[:6] == ["n", "0", "-", "3/15", "20%", "-"]
     assert "use is not known of 2 of 2 nodes: you may not ask the agents" in result.stderr
-    assert result.stderr.count("pods/proxy") == 1
+    assert result.stderr.count("403 Forbidden") == 1
 
 
 def test_of_very_many_nodes_those_with_most_pods_are_asked(

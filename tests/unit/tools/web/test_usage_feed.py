@@ -125,8 +125,8 @@ async def test_who_may_not_ask_is_told_once_and_the_api_server_is_left_alone(
     put_agent(server, "a", b"")
     del server.proxied[metrics_path("a")]
     server.refused[metrics_path("a")] = (403, "Forbidden")
-    await until(lambda: "pods/proxy" in feed.of_nodes(["a"]).trouble)
-    assert "pods/proxy" in feed.of_pod("a", "ns/p").trouble
+    await until(lambda: "you may not ask the agents" in feed.of_nodes(["a"]).trouble)
+    assert "you may not ask the agents" in feed.of_pod("a", "ns/p").trouble
     before = asked(server, "a")
     await asyncio.sleep(0.3)
     assert asked(server, "a") == before
