@@ -12,7 +12,6 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
@@ -66,7 +65,7 @@ def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack
     engine = PlacementEngine(ledger)
     names = [node_name(i) for i in range(nodes)]
     for i in range(nodes):
-        ledger.apply(NodeApplied(gpu_node(i, placement)))
+        ledger.apply_node(gpu_node(i, placement))
     random_ = random.Random(seed)
     placed = 0
     for node in cycle(names):
@@ -74,7 +73,7 @@ def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack
             return engine, names
         booking = booking_for(engine, placed, random_.randint(1, 6), node)
         if booking is not None:
-            ledger.apply(Assumed(booking))
+            ledger.assume(booking)
             placed += 1
     return engine, names
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from benchmarks.clusters import GPUS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
-from gputile.core.ledger.events import Assumed, PodDeleted
-from gputile.core.placement.topology import best_set
+from gputile.core.placement.fit import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 NODES, PODS = 5_000, 50_000
@@ -78,10 +77,10 @@ def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
             seconds.append((time.process_time_ns() - started) / 1e9)
             booking = booking_for(engine, 10**7 + i, 1 + i % 3, names[i * 7919 % len(names)])
             if booking is not None:
-                engine.ledger.apply(Assumed(booking))
+                engine.ledger.assume(booking)
                 booked.append(booking.uid)
     for uid in booked:
-        engine.ledger.apply(PodDeleted(uid))
+        engine.ledger.remove_pod(uid)
     return Times(tuple(seconds[3:]))
 
 
@@ -100,8 +99,8 @@ def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tup
         booking = booking_for(engine, 2 * 10**7 + i, 1, names[i * 7919 % len(names)])
         if booking is not None:
             bookings.append(booking)
-    yield "book", cpu_times(lambda i: engine.ledger.apply(Assumed(bookings[i])), len(bookings), warm_up=0)
-    yield "release", cpu_times(lambda i: engine.ledger.apply(PodDeleted(bookings[i].uid)), len(bookings), warm_up=0)
+    yield "book", cpu_times(lambda i: engine.ledger.assume(bookings[i]), len(bookings), warm_up=0)
+    yield "release", cpu_times(lambda i: engine.ledger.remove_pod(bookings[i].uid), len(bookings), warm_up=0)
 
 
 def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:

@@ -26,7 +26,6 @@ from benchmarks.what_if import documents_of, simulated
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_COUNT_LABEL
 from gputile.core.devices.request import parse_request
-from gputile.core.ledger.events import Confirmed
 from gputile.core.scheduling.bind import PodBinding, assume_pod
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -120,7 +119,7 @@ def _preemption(nodes: int) -> Mapping[str, float]:
     engine, names = filled(nodes, _PODS_A_NODE * nodes)
     facts = {each.uid: EvictionFacts("bench", each.name, started_at=_STARTED_S) for each in engine.ledger.bookings()}
     for uid in facts:
-        engine.ledger.apply(Confirmed(uid))
+        engine.ledger.confirm(uid)
     rules = EvictionRules(facts, {})
     request = parse_request(_whole_node_pod(), 1024)
     assert request is not None

@@ -26,7 +26,6 @@ from gputile.api.core import Node, NodeStatus, ObjectMeta, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_plan import GangCandidate
@@ -72,7 +71,7 @@ class Stage:
             shares = tuple((gpu.index, self.cluster.shapes[index].milli) for gpu in found.gpus)
             self.held[row][uid] = Held(uid, shares, priority, started)
             self.facts[uid] = EvictionFacts("default", uid, started_at=started)
-        self.ledger.apply(PodApplied(pod))
+        self.ledger.apply_pod(pod)
         self.pods[uid], self._row[uid] = pod, row
 
     def end(self, uid: str) -> Held | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import GPU_RESOURCES, MPS_THREADS_ANNOTATION, TIME_WEIGHT_ANNOTATION
-from gputile.core.admission import isolation_bypass, protected_annotations
+from gputile.core.admission import isolation_bypass, review
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "examples" / "webhook"
 _LIST = r"(?<=\s)\[\s*((?:'[^']*',?\s*)+)\]"
@@ -26,8 +26,8 @@ def _directories(paths: Iterable[str]) -> tuple[str, ...]:
 _WISHES = (*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS))
 POLICIES = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
-    ".filter(k, k in ": protected_annotations.PROTECTED,
-    ".exists(k, (k in ": protected_annotations.PROTECTED,
+    ".filter(k, k in ": review.PROTECTED,
+    ".exists(k, (k in ": review.PROTECTED,
     "r in ": GPU_RESOURCES,
     "e.name in ": isolation_bypass.ENVIRONMENT,
     "e.value in ": isolation_bypass.HARMLESS,
@@ -43,10 +43,10 @@ WEBHOOKS = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     "r in ": GPU_RESOURCES,
     "annotations.exists(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
-    ".exists(k, (k in ": protected_annotations.PROTECTED,
-    ".exists(k,\n      k in ": protected_annotations.PROTECTED,
-    "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION),
-    "g.name == 'gputile.io/gang') ||\n      ": protected_annotations.FIXED,
+    ".exists(k, (k in ": review.PROTECTED,
+    ".exists(k,\n      k in ": review.PROTECTED,
+    "|| (k in ": (review.STAMPED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION),
+    "g.name == 'gputile.io/gang') ||\n      ": review.FIXED,
 }
 FILES = {"policies.yaml": POLICIES, "webhook.yaml": WEBHOOKS}
 

@@ -28,7 +28,6 @@ from gputile.api.well_known import (
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, model_label_value, model_labels
 from gputile.core.devices.request import Request
-from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
@@ -66,7 +65,7 @@ class ReplayCluster:
             node = _node(
                 row, int(nodes.cpu[i]), int(nodes.memory[i]), int(nodes.gpus[i]), nodes.models[i], claims=claims
             )
-            self.ledger.apply(NodeApplied(node))
+            self.ledger.apply_node(node)
         models = [nodes.models[i] for i in order]
         self.allowed: Bool = np.array(
             [[not shape.models or model in shape.models for model in models] for shape in shapes], np.bool_
@@ -124,7 +123,7 @@ class ReplayCluster:
         """Book a pod on a node, on the GPUs that the placement engine chooses."""
         request = self._requests[index]
         if request is None:
-            self.ledger.apply(PodApplied(self.pod(uid, index, row)))
+            self.ledger.apply_pod(self.pod(uid, index, row))
             return
         decision = self.engine.decide(request, _name(row), 0)
         if not isinstance(decision, Decision):
@@ -135,7 +134,7 @@ class ReplayCluster:
         """Book a pod on these GPUs of a node."""
         request, info = self._requests[index], self.ledger.node_info(row)
         if request is None or info is None:
-            self.ledger.apply(PodApplied(self.pod(uid, index, row)))
+            self.ledger.apply_pod(self.pod(uid, index, row))
             return
         self._assume(
             uid, index, request, self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
@@ -144,11 +143,11 @@ class ReplayCluster:
     def _assume(self, uid: str, index: int, request: Request, decision: Decision) -> None:
         booking = decision.booking(self.pod(uid, index), request, 0.0)
         if booking is not None:
-            self.ledger.apply(Assumed(booking))
+            self.ledger.assume(booking)
 
     def release(self, uid: str) -> None:
         """Remove a pod from its node."""
-        self.ledger.apply(PodDeleted(uid))
+        self.ledger.remove_pod(uid)
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:

@@ -18,9 +18,8 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.topology import best_set
+from gputile.core.placement.fit import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted
 from tests.costs.calls import calls
@@ -67,7 +66,7 @@ def assert_bounded(root: object) -> set[str]:
 def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack", "packing"], pods: int) -> None:
     ledger = Ledger(Configuration(placement=placement))
     for i in range(4):
-        ledger.apply(NodeApplied(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu")))
+        ledger.apply_node(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu"))
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     evictable = EvictablePods(lambda uid: ledger.booking(uid) is not None)
     feed = Informer(ledger, lambda _: None, (evictable,))
@@ -99,7 +98,7 @@ MOST_KEPT = 64 << 20  # bytes that a flood of large pods may leave behind in mem
 def kept_of(pods: Iterator[Pod], placement: Literal["binpack", "packing"]) -> int:
     """Return the bytes that filter leaves behind of pods which are gone again."""
     ledger = Ledger(Configuration(placement=placement))
-    ledger.apply(NodeApplied(gpu_node("n", gpus=8, mode="cgpu")))
+    ledger.apply_node(gpu_node("n", gpus=8, mode="cgpu"))
     engine = PlacementEngine(ledger, prices_later=True)
     binder = Binder(engine, ModelCluster(lambda: Fate.OK), lambda: 0.0, lambda: 1)
     verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, evictable=EvictablePods(lambda _: False))

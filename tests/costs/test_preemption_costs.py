@@ -9,7 +9,6 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
@@ -33,7 +32,7 @@ def choosing(pods: int, limits: str) -> int:
         each.spec.priority = number * 31 % 97
         if limits == "gangs":
             each.metadata.labels = {GANG_NAME_LABEL: f"g{number * 7 % 11}", GANG_SIZE_LABEL: "2"}
-        ledger.apply(PodApplied(each))
+        ledger.apply_pod(each)
         held[each.metadata.uid] = each
     facts = {uid: eviction_facts(each) for uid, each in held.items()}
     gangs: dict[GangName, set[str]] = {}

@@ -25,7 +25,6 @@ from gputile.api.well_known import CLAIMS_LABEL, CLAIMS_RESOURCE, INVENTORY_ANNO
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
 from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.core.devices.request import Request
-from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import on_either_mode
@@ -227,9 +226,9 @@ WANTED = {
 def predicted(plane: ControlPlane, namespace: str, template: ResourceClaim, node: str) -> list[int]:
     """Return the GPUs that the ledger would give a claim now, by what the API server has; [] where it does not fit."""
     ledger = Ledger(Configuration())
-    ledger.apply(NodeApplied(msgspec.convert(plane.api.get(f"/api/v1/nodes/{node}"), Node)))
+    ledger.apply_node(msgspec.convert(plane.api.get(f"/api/v1/nodes/{node}"), Node))
     for claim in claims_in(plane, namespace):
-        ledger.apply(ClaimApplied(claim))
+        ledger.apply_claim(claim)
     (shape,) = parse_claim(template)
     engine = PlacementEngine(ledger)
     for each in on_either_mode(shape):

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import yaml
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
@@ -16,6 +17,8 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
 )
 from gputile.controlplane.extender.binder import PodApi
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.bind import PodBinding
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
@@ -167,7 +170,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     async with Connection(access) as connection:
         real = PodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
-        late = decision.binding(msgspec.convert(created, Pod), first)
+        late = PodBinding(Ledger(Configuration()), msgspec.convert(created, Pod), decision, first).body
         fenced = await real.fence(namespace, "late")
         assert fenced is not None
         assert fenced.metadata.resource_version != first
@@ -177,7 +180,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
         assert found is not None
         assert found.spec.node_name == ""
         assert "late" in [pod.metadata.name for pod in await real.unbound()]
-        await real.bind(decision.binding(found, found.metadata.resource_version))
+        await real.bind(PodBinding(Ledger(Configuration()), found, decision, found.metadata.resource_version).body)
         bound_since = await real.fence(namespace, "late")
         assert bound_since is not None
         assert bound_since.spec.node_name == "t4"

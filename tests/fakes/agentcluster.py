@@ -11,7 +11,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeCondition, ObjectMeta, ObjectReference, Pod
 from gputile.core.devices.request import parse_request
 from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -77,7 +76,7 @@ class FakeCluster(NodeApi):
         """Delete by force: the object is gone at once."""
         pod = self.pods.pop(key)
         self.waiting = deque(p for p in self.waiting if p.metadata.uid != pod.metadata.uid)
-        self.ledger.apply(PodDeleted(pod.metadata.uid))
+        self.ledger.remove_pod(pod.metadata.uid)
         self._tell(lambda: self.on_pods(Deleted(pod)))
         self.on_gone(pod.metadata.uid)
         self.schedule()
@@ -220,7 +219,7 @@ class FakeCluster(NodeApi):
         meta = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
         pod = msgspec.structs.replace(pod, metadata=meta)
         self.pods[pod.key] = pod
-        self.ledger.apply(PodApplied(pod))
+        self.ledger.apply_pod(pod)
         if pod.spec.node_name:
             self._tell(lambda: self.on_pods(Applied(pod)))
         return pod
@@ -230,7 +229,7 @@ class FakeCluster(NodeApi):
         meta = msgspec.structs.replace(meta, resource_version=str(self._version))
         status = msgspec.structs.replace(self.node.status, conditions=conditions)
         self.node = node = msgspec.structs.replace(self.node, metadata=meta, status=status)
-        self.ledger.apply(NodeApplied(node))
+        self.ledger.apply_node(node)
         self._tell(lambda: self.on_node(Applied(node)), "node")
         self.schedule()
 

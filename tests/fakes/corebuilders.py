@@ -19,7 +19,6 @@ from gputile.core.devices.allocation import Allocation, GpuShare, decode_allocat
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, NodeApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
@@ -105,7 +104,7 @@ def request_of(asking: Pod, unit_mib: int = 1024) -> Request:
 def ledger_of(*nodes: Node, configuration: Configuration | None = None) -> Ledger:
     ledger = Ledger(configuration or Configuration())
     for node in nodes:
-        ledger.apply(NodeApplied(node))
+        ledger.apply_node(node)
     return ledger
 
 
@@ -120,7 +119,7 @@ def book(
 ) -> None:
     """Assume a booking as it stands, lies included."""
     allocation = Allocation(shares, {}, 1024, whole=whole)
-    ledger.apply(Assumed(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0)))
+    ledger.assume(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0))
 
 
 def allocation_text(*shares: GpuShare, whole: bool = False) -> str:
@@ -141,5 +140,5 @@ def fits_without(ledger: Ledger, request: Request, node: str, gone: Iterable[str
     """Return whether a request gets GPUs of a node if the pods with these UIDs are not there."""
     engine = PlacementEngine(ledger.snapshot())
     for uid in gone:
-        engine.ledger.apply(PodDeleted(uid))
+        engine.ledger.remove_pod(uid)
     return isinstance(engine.decide(request, node, 0), Decision)

@@ -4,7 +4,7 @@ from typing import Any
 
 from gputile.api.well_known import Mode
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import GpuState, NodeState, node_state
+from gputile.core.ledger.node_info import GpuState, NodeState
 
 GPU_ARRAYS = ("total", "used", "percent", "pods", "group", "usable")
 NODE_ARRAYS = ("serving_mode", "max_pods_per_gpu", "unit", "spread", "grouped")
@@ -32,7 +32,7 @@ def unused_rows_are_empty(ledger: Ledger) -> bool:
 
 
 def states(ledger: Ledger) -> dict[str, NodeState]:
-    return {node_info.name: node_state(ledger, row, node_info) for row, node_info in ledger.nodes()}
+    return {name: state for name in ledger.row_of if (state := ledger.state(name)) is not None}
 
 
 def overfull(ledger: Ledger, node: NodeState, gpu: GpuState) -> str:

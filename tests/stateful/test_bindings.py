@@ -16,7 +16,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
 from gputile.controlplane.extender.binder import Binder, BindError, NoLongerActive, PodApi
 from gputile.controlplane.extender.fence import fence_off
-from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
@@ -67,7 +66,7 @@ class Extender:
         self.ready = False
         self.ledger = Ledger(Configuration())
         for name in "ab":
-            self.ledger.apply(NodeApplied(gpu_node(name)))
+            self.ledger.apply_node(gpu_node(name))
         self.binder = Binder(PlacementEngine(self.ledger), self.view, lambda: 0.0, lambda: 1)
 
     async def begin(self, fence: bool) -> None:
@@ -79,7 +78,7 @@ class Extender:
                 await fence_off(self.view, lambda: 0.0, never)
         except (KubeError, TimeoutError):
             return  # asked again, it tries again
-        self.ledger.apply(PodsReplaced([copy.deepcopy(pod) for pod in self.view.cluster.pods.values()]))
+        self.ledger.replace_pods([copy.deepcopy(pod) for pod in self.view.cluster.pods.values()])
         self.ready = True
 
 
@@ -125,7 +124,7 @@ class World:
                 await self.bind(self.former[number % len(self.former)], number)
             case "watch" if pod is not None:
                 self.seen[pod.metadata.name] = copy.deepcopy(pod)
-                self.active.ledger.apply(PodApplied(copy.deepcopy(pod)))
+                self.active.ledger.apply_pod(copy.deepcopy(pod))
             case "settle":
                 await self.active.binder.resolve_unconfirmed()
             case "late":
@@ -134,18 +133,18 @@ class World:
                 self.cluster.touch(pod)
             case "delete" if pod is not None:
                 del self.cluster.pods[key]
-                self.active.ledger.apply(PodDeleted(pod.metadata.uid))
+                self.active.ledger.remove_pod(pod.metadata.uid)
             case "recreate":  # another pod has the name, and no watch has told anybody yet
                 again = gpu_pod(f"p{number}", 8 + number % 8, uid=f"uid-p{number}-{self.cluster.version}")
                 self.cluster.add(again)
             case "gone":
                 there = {pod.metadata.uid for pod in self.cluster.pods.values()}
                 for uid in {booking.uid for booking in self.active.ledger.bookings()} - there:
-                    self.active.ledger.apply(PodDeleted(uid))
+                    self.active.ledger.remove_pod(uid)
             case "node":  # deleted, and made again
                 name = "ab"[number % 2]
-                self.active.ledger.apply(NodeDeleted(name))
-                self.active.ledger.apply(NodeApplied(gpu_node(name)))
+                self.active.ledger.remove_node(name)
+                self.active.ledger.apply_node(gpu_node(name))
             case "blind":
                 self.cluster.readable = not self.cluster.readable
             case "mute":

@@ -15,7 +15,6 @@ from gputile.api.well_known import GANG_NAME_LABEL
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gated
-from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.bind import PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -64,7 +63,7 @@ class World(PreemptingBench):
         self.count = 0
         self.unknown = set[str]()  # gangs of which a rest may stay: nobody knows of it any more
         self.extender = Ledger(self.view.ledger.configuration)
-        self.extender.apply(NodeApplied(node(gpus=GPUS)))
+        self.extender.apply_node(node(gpus=GPUS))
         self.engine = PlacementEngine(self.extender)
 
     def on_evict(self, victim: Pod) -> None:
@@ -114,14 +113,14 @@ class World(PreemptingBench):
 
     def told(self) -> None:
         """The extender is told all."""
-        self.extender.apply(TimePassed(int(self.now_s * SECOND)))
+        self.extender.set_time(int(self.now_s * SECOND))
         for uid in [booking.uid for booking in self.extender.bookings() if booking.uid not in self.cluster.pods]:
-            self.extender.apply(PodDeleted(uid))
+            self.extender.remove_pod(uid)
         for each in self.cluster.pods.values():
-            self.extender.apply(PodApplied(each))
+            self.extender.apply_pod(each)
 
     def schedule(self) -> None:
-        self.extender.apply(TimePassed(int(self.now_s * SECOND)))
+        self.extender.set_time(int(self.now_s * SECOND))
         for each in sorted(self.waiting(), key=lambda one: -(one.spec.priority or 0)):
             held = self.extender.booking(each.metadata.uid)
             if gated(each) or (held is not None and not held.reserved):
@@ -130,12 +129,12 @@ class World(PreemptingBench):
             if not isinstance(binding, PodBinding):
                 continue
             if binding.version not in ("", each.metadata.resource_version):
-                self.extender.apply(Forgotten(each.metadata.uid))
+                self.extender.forget(each.metadata.uid)
                 continue
             bound = annotated(each, **binding.body.metadata.annotations)
             bound = msgspec.structs.replace(bound, spec=msgspec.structs.replace(bound.spec, node_name="n"))
             self.cluster.store(bound)
-            self.extender.apply(Confirmed(each.metadata.uid))
+            self.extender.confirm(each.metadata.uid)
 
     async def do(self, step: str, number: int) -> None:
         self.count += 1

@@ -22,16 +22,6 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import (
-    Assumed,
-    Forgotten,
-    NodeApplied,
-    NodeDeleted,
-    NodesReplaced,
-    PodApplied,
-    PodDeleted,
-    PodsReplaced,
-)
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -115,7 +105,7 @@ class Cluster(RuleBasedStateMachine):
         others = {other: state for other, state in states(self.ledger).items() if other != name}
         self.suspect_gpus(name)
         self.server_nodes[name] = node
-        self.ledger.apply(NodeApplied(node))
+        self.ledger.apply_node(node)
         assert {other: state for other, state in states(self.ledger).items() if other != name} == others
 
     @initialize(some=st.tuples(*(good_nodes(name) for name in NAMES)))
@@ -147,9 +137,9 @@ class Cluster(RuleBasedStateMachine):
             if change is not None:
                 self.suspect_gpus(change.metadata.name)
                 self.server_nodes[change.metadata.name] = change
-            self.ledger.apply(NodesReplaced(list(self.server_nodes.values())))
+            self.ledger.replace_nodes(list(self.server_nodes.values()))
         else:
-            self.ledger.apply(NodeDeleted(name))
+            self.ledger.remove_node(name)
 
     # -- pods that gputile places
 
@@ -161,7 +151,7 @@ class Cluster(RuleBasedStateMachine):
     def create(self, asks: dict[str, int], namespace: str) -> str:
         uid = self.new_uid()
         self.server_pods[uid] = self.seen[uid] = asking_pod(uid, asks, namespace=namespace)
-        self.ledger.apply(PodApplied(self.seen[uid]))
+        self.ledger.apply_pod(self.seen[uid])
         return uid
 
     @rule(target=underway)
@@ -183,14 +173,14 @@ class Cluster(RuleBasedStateMachine):
         booking = decision.booking(asking, request, 0.0)
         assert booking is not None
         assert not self.ledger.unplaced(node), "a pod on unknown GPUs could be on any"
-        self.ledger.apply(Assumed(booking))
+        self.ledger.assume(booking)
         for gpu in states(self.ledger)[node].gpus:
             assert not booking.on_gpu(gpu.gpu.uuid) or not overfull(self.ledger, states(self.ledger)[node], gpu), (
                 "whatever others claim of a GPU, nothing is given away beside it that it does not have"
             )
         self.assumed[uid] = booking
         with pytest.raises(LedgerError):
-            self.ledger.apply(Assumed(booking))
+            self.ledger.assume(booking)
         return True
 
     @rule(target=underway, asks=st.sampled_from(ASKS[:4]), namespace=st.sampled_from("ab"), count=st.integers(1, 9))
@@ -220,14 +210,14 @@ class Cluster(RuleBasedStateMachine):
         self.seen[uid] = told
         if told.spec.node_name or told.finished:
             self.assumed.pop(uid, None)
-        self.ledger.apply(PodApplied(told))
+        self.ledger.apply_pod(told)
 
     @rule(uid=underway)
     def bind_is_known_to_have_failed(self, uid: str) -> None:
         asking = self.server_pods.get(uid)
         if asking is None or not asking.spec.node_name:
             self.assumed.pop(uid, None)
-            self.ledger.apply(Forgotten(uid))
+            self.ledger.forget(uid)
 
     @rule(uid=underway)
     def old_news_of_the_unbound_pod_arrives(self, uid: str) -> None:
@@ -235,14 +225,14 @@ class Cluster(RuleBasedStateMachine):
         asking = self.seen.get(uid)
         if asking is not None and not asking.finished:
             spec = msgspec.structs.replace(asking.spec, node_name="")
-            self.ledger.apply(PodApplied(msgspec.structs.replace(asking, spec=spec)))
+            self.ledger.apply_pod(msgspec.structs.replace(asking, spec=spec))
             assert self.ledger.booking(uid) == before
 
     @rule(uid=underway)
     def forgetting_comes_too_late(self, uid: str) -> None:
         if uid not in self.assumed:
             before = self.ledger.booking(uid)
-            self.ledger.apply(Forgotten(uid))
+            self.ledger.forget(uid)
             assert self.ledger.booking(uid) == before
 
     # -- pods end
@@ -276,7 +266,7 @@ class Cluster(RuleBasedStateMachine):
         if told:
             self.seen.pop(uid)
             self.assumed.pop(uid, None)
-            self.ledger.apply(PodDeleted(uid))
+            self.ledger.remove_pod(uid)
 
     @rule(caught_up=st.booleans())
     def pods_are_listed(self, caught_up: bool) -> None:
@@ -288,7 +278,7 @@ class Cluster(RuleBasedStateMachine):
         for uid, told in listed.items():
             if told.spec.node_name or told.finished:
                 self.assumed.pop(uid, None)
-        self.ledger.apply(PodsReplaced(list(listed.values())))
+        self.ledger.replace_pods(list(listed.values()))
 
     # -- pods that others bound, and lies
 
@@ -342,10 +332,10 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_what_the_objects_say(self) -> None:
         fresh = Ledger(CONFIGURATION)
-        fresh.apply(PodsReplaced(list(self.seen.values())))
-        fresh.apply(NodesReplaced(list(reversed(self.server_nodes.values()))))
+        fresh.replace_pods(list(self.seen.values()))
+        fresh.replace_nodes(list(reversed(self.server_nodes.values())))
         for booking in self.assumed.values():
-            fresh.apply(Assumed(booking))
+            fresh.assume(booking)
         assert image(self.ledger) == image(fresh)
         assert unused_rows_are_empty(self.ledger)
 
@@ -356,21 +346,21 @@ class Cluster(RuleBasedStateMachine):
         assert image(snapshot.ledger) == before
         assert states(snapshot.ledger) == states(self.ledger)
         if listed:
-            snapshot.ledger.apply(PodsReplaced([]))
+            snapshot.ledger.replace_pods([])
         for booking in list(snapshot.ledger.bookings()):
-            snapshot.ledger.apply(PodDeleted(booking.uid))
+            snapshot.ledger.remove_pod(booking.uid)
         asking = asking_pod("planned", asks)
         for name in snapshot.filter(request_of(asking), NAMES).feasible[:1]:
             decision = snapshot.decide(request_of(asking), name, 1)
             booked = decision.booking(asking, request_of(asking), 0.0) if isinstance(decision, Decision) else None
             if booked is not None:
-                snapshot.ledger.apply(Assumed(booked))
-        snapshot.ledger.apply(NodeDeleted(NAMES[0]))
+                snapshot.ledger.assume(booked)
+        snapshot.ledger.remove_node(NAMES[0])
         assert image(self.ledger) == before
         planned = image(snapshot.ledger)
-        self.ledger.apply(NodesReplaced([]))
+        self.ledger.replace_nodes([])
         assert image(snapshot.ledger) == planned
-        self.ledger.apply(NodesReplaced(list(self.server_nodes.values())))
+        self.ledger.replace_nodes(list(self.server_nodes.values()))
 
     @precondition(lambda self: self.count % 3 == 0)
     @rule()

@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import EXTENDER_LEASE
-from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from tests.conftest import examples
 from tests.fakes.corebuilders import mib_on_gpus
@@ -325,8 +324,8 @@ class TakeOver(RuleBasedStateMachine):
         for replica in self.replicas:
             assert replica.instance is not None
             fresh = Ledger(replica.configuration)
-            fresh.apply(NodesReplaced(self.server.nodes()))
-            fresh.apply(PodsReplaced(list(self.server.pods().values())))
+            fresh.replace_nodes(self.server.nodes())
+            fresh.replace_pods(list(self.server.pods().values()))
             assert image(replica.instance.ledger) == image(fresh), replica.name
 
     def all_that_fit_are_bound(self) -> None:

@@ -39,7 +39,7 @@ async def test_a_hole_is_counted_from_its_lower_bound_on_as_in_the_metrics(tab: 
     """What has 8 GiB free takes a pod of 8 GiB: it is no hole of less."""
     sizes = [512, GIB, 8 * GIB, 15 * GIB, 128 * GIB]
     node = gpu_node("a", mode="cgpu", sizes=sizes, unit_mib=512, allocatable={GPU_MEMORY: "305", "pods": "110"})
-    holes = free_memory(ledger_of(node)).holes
+    holes = free_memory(ledger_of(node)).free_by_step
     assert list(holes) == [512, GIB, 0, 0, 23 * GIB, 0, 0, 0, 128 * GIB]
     async with served(node) as page:
         await look(tab, page)

@@ -5,7 +5,7 @@ each text that users see is written in one place, where the rule is applied.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum, StrEnum
 from typing import Generic, TypeVar
 
@@ -169,16 +169,12 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
         names.setdefault(why, []).append(name)
     shown = list(names.items())[:most]
     left = asked - sum(len(alike) for _, alike in shown)
-    return [told_of(alike, why) for why, alike in shown] + ([f"and {left} more"] if left > 0 else [])
-
-
-def told_of(names: Collection[str], why: str) -> str:
-    """Return "NODE: why", or "4 nodes (NODE, ...): why"."""
-    return told_of_first(first_few(names), len(names), why)
+    texts = [told_of_first(first_few(alike), len(alike), why) for why, alike in shown]
+    return texts + ([f"and {left} more"] if left > 0 else [])
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return the text of ``told_of`` for ``count`` nodes of which only the ``first_few`` are known."""
+    """Return "NODE: why", or "4 nodes (NODE, ...): why" for ``count`` nodes of which the ``first_few`` are named."""
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 

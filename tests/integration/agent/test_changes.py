@@ -50,7 +50,7 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
         here.cluster.lag = 0.2  # the watch tells of the pod only after the node was closed for long enough
         here.cluster.relabel({MODE_LABEL: "topology"})
         await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "Closing")
-        assert here.cluster.engine.state(NODE) is not None
+        assert here.cluster.engine.ledger.state(NODE) is not None
         here.cluster.create(simple_pod("late", container(mem=4)), node=NODE)
         await here.until_running(1)
         await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "PodsOnNode")

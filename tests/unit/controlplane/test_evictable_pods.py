@@ -13,7 +13,6 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.ledger.events import Confirmed
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
@@ -106,7 +105,7 @@ async def test_what_preempt_adds_counts_b5() -> None:
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
-        ledger.apply(Confirmed(f"uid-p{i}"))
+        ledger.confirm(f"uid-p{i}")
     engine, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
     verbs = ExtenderHandlers(
         engine,

@@ -26,13 +26,6 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
-from gputile.core.ledger.events import (
-    NodeApplied,
-    NodeDeleted,
-    PodApplied,
-    PodDeleted,
-    TimePassed,
-)
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -203,7 +196,7 @@ class ClusterState:
         """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the clock was set back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
-        self.ledger.apply(TimePassed(self.now_ns))
+        self.ledger.set_time(self.now_ns)
         if self.ledger.changes.position != position:
             self.freed += 1
         first, last = min(before, self.now_ns), max(before, self.now_ns)
@@ -255,7 +248,7 @@ class ClusterState:
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)
-        self.ledger.apply(PodApplied(pod))
+        self.ledger.apply_pod(pod)
         self.waiting.pod_applied(pod)
         self.evictable.pod_applied(pod)
         after = self.ledger.booking(uid)
@@ -265,7 +258,7 @@ class ClusterState:
         self._occupy(pod)
 
     def _forget(self, uid: str) -> None:
-        self.ledger.apply(PodDeleted(uid))
+        self.ledger.remove_pod(uid)
         self.waiting.pod_deleted(uid)
         self.evictable.pod_deleted(uid)
         self.members.pod_deleted(uid)
@@ -305,7 +298,7 @@ class ClusterState:
         before = self.nodes.get(name)
         self.nodes[name] = node
         for ledger in (self.ledger, self._vacant):
-            ledger.apply(NodeApplied(node))
+            ledger.apply_node(node)
         if before is None or _schedulable(before) != _schedulable(node):
             for placement in (self.placement, self.empty_placement):
                 placement.predicates.put_node(node)
@@ -314,7 +307,7 @@ class ClusterState:
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         for ledger in (self.ledger, self._vacant):
-            ledger.apply(NodeDeleted(name))
+            ledger.remove_node(name)
         for placement in (self.placement, self.empty_placement):
             placement.predicates.drop_node(name)
         self._room_changed()

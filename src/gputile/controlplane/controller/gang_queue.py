@@ -8,7 +8,6 @@ from gputile.api.config.v1alpha1 import GangConfiguration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import (
     GangName,
@@ -20,6 +19,7 @@ from gputile.core.devices.gang_membership import (
     together_text,
     waits,
 )
+from gputile.core.devices.request import is_decided
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.reservation_rules import lost_reservation, plan_problem
 

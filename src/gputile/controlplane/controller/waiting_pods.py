@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import POD_SCHEDULED, SCHEDULING_GATED, Pod
-from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import is_placeholder
+from gputile.core.devices.request import asks_for_gpu
 
 
 class WaitingPods:

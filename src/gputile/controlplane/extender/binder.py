@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import FENCE_ANNOTATION
 from gputile.controlplane.event_loop import several_at_once
-from gputile.core.ledger.events import TimePassed
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -282,7 +281,7 @@ class Binder:
         A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few
         seconds.
         """
-        self._engine.ledger.apply(TimePassed(self._unix_ns()))
+        self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()
         overdue = self._ledger.overdue(self._monotonic(), CONFIRMATION_S)
         await several_at_once([(each.namespace, each.name, each.uid) for each in overdue], self._read_back)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
-from gputile.core.admission.gpu_requests import is_decided
+from gputile.core.devices.request import is_decided
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.core.scheduling.eviction_rules import EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_with_claims, rank_pod_without_gpus
-from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
+from gputile.core.scheduling.victim_choice import completed_victims, may_preempt
 
 log = logging.getLogger(__name__)
 
@@ -135,10 +135,10 @@ class ExtenderHandlers:
         Yields to other calls after each node.
         """
         proposed = args.node_name_to_meta_victims or {}
-        verdict = judge_preemption(self._engine, args.pod)
-        if verdict.hopeless:
+        if not may_preempt(self._engine, args.pod):
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
-        if verdict.request is None:
+        request = self._engine.request(args.pod)
+        if request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
@@ -148,7 +148,7 @@ class ExtenderHandlers:
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._engine, verdict, node, first, priority, facts)
+            leaving = completed_victims(self._engine, request, node, first, priority, facts)
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))

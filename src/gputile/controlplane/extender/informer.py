@@ -15,19 +15,7 @@ from gputile.api.well_known import WAKE_ANNOTATION
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.metrics import PendingPods
-from gputile.core.ledger.booking import frees
-from gputile.core.ledger.events import (
-    ClaimApplied,
-    ClaimDeleted,
-    ClaimsReplaced,
-    Doubted,
-    LedgerEvent,
-    NodeApplied,
-    NodeDeleted,
-    NodesReplaced,
-    PodApplied,
-    PodDeleted,
-)
+from gputile.core.ledger.booking import Booking, frees
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
@@ -54,27 +42,26 @@ class Informer:
         self._observers = observers
         self._freed = freed
 
-    def _apply(self, event: LedgerEvent) -> None:
-        uid = event.pod.metadata.uid if isinstance(event, PodApplied) else ""
-        uid = event.uid if isinstance(event, PodDeleted) else uid
-        before, position = self._ledger.booking(uid), self._ledger.changes.position
-        self._ledger.apply(event)
+    def _report_freed(self, uid: str, before: Booking | None) -> None:
+        """Report the node where GPUs may be free now that a pod no longer has the booking ``before``."""
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
             self._freed(after.node)  # its gang may have been refused because this reservation was missing
-        elif not uid:
-            self._free_any(position)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
-                self._apply(PodApplied(pod))
+                before = self._ledger.booking(pod.metadata.uid)
+                self._ledger.apply_pod(pod)
+                self._report_freed(pod.metadata.uid, before)
                 for observer in self._observers:
                     observer.pod_applied(pod)
             case Deleted(pod):
-                self._apply(PodDeleted(pod.metadata.uid))
+                before = self._ledger.booking(pod.metadata.uid)
+                self._ledger.remove_pod(pod.metadata.uid)
+                self._report_freed(pod.metadata.uid, before)
                 for observer in self._observers:
                     observer.pod_deleted(pod.metadata.uid)
             case UnreadableObject():
@@ -96,8 +83,8 @@ class Informer:
                 observer.pod_deleted(uid)
         async for pod in taking_turns(event.objects):
             if not pod.spec.node_name:
-                self._ledger.apply(Doubted(pod.metadata.uid))
-            self._ledger.apply(PodApplied(pod))
+                self._ledger.doubt(pod.metadata.uid)
+            self._ledger.apply_pod(pod)
             for observer in self._observers:
                 observer.pod_applied(pod)
         self._free_any(position)
@@ -108,22 +95,25 @@ class Informer:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
         there = frozenset(unread.union(node.metadata.name for node in event.objects))
-        self._ledger.apply(NodesReplaced((), there))
+        self._ledger.replace_nodes((), there)
         async for node in taking_turns(event.objects):
-            self._ledger.apply(NodeApplied(node))
+            self._ledger.apply_node(node)
         self._free_any(position)
 
-    def _free_any(self, position: int) -> None:
-        """Report a node if the ledger has changed since ``position``."""
+    def _free_any(self, position: int, node: str = "") -> None:
+        """Report ``node``, or any node, if the ledger has changed since ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
-            self._freed(next(iter(self._ledger.row_of)))
+            self._freed(node or next(iter(self._ledger.row_of)))
 
     def nodes(self, event: WatchEvent[Node]) -> None:
+        position = self._ledger.changes.position
         match event:
             case Applied(node):
-                self._apply(NodeApplied(node))
+                self._ledger.apply_node(node)
+                self._free_any(position, node.metadata.name)
             case Deleted(node):
-                self._apply(NodeDeleted(node.metadata.name))
+                self._ledger.remove_node(node.metadata.name)
+                self._free_any(position)
             case UnreadableObject():
                 pass  # logged by the reflector; the known state of the node stays
 
@@ -131,11 +121,11 @@ class Informer:
         """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
         match event:
             case Applied(claim):
-                self._ledger.apply(ClaimApplied(claim))
+                self._ledger.apply_claim(claim)
             case Deleted(claim):
-                self._ledger.apply(ClaimDeleted(claim.metadata.uid))
+                self._ledger.remove_claim(claim.metadata.uid)
             case Replaced(claims, unreadable):
-                self._ledger.apply(ClaimsReplaced(claims, frozenset(each.uid for each in unreadable)))
+                self._ledger.replace_claims(claims, frozenset(each.uid for each in unreadable))
             case UnreadableObject():
                 pass  # logged by the reflector; the known state of the claim stays
 

@@ -19,7 +19,7 @@ from gputile.api.well_known import EventReason
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
+from gputile.core.placement.free_memory import FREE_STEPS_GIB, FreeMemory, free_memory
 from gputile.support.telemetry import MetricsRegistry
 
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
@@ -92,12 +92,12 @@ class CapacityWatch:
             "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so many GiB, and less than "
             "the next value.",
             "at_least_gib",
-            lambda: [(str(gib), mib * MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
+            lambda: [(str(gib), mib * MIB) for gib, mib in zip(FREE_STEPS_GIB, self.latest.free_by_step, strict=True)],
         )
         gauge(
             "gputile_ledger_largest_free_memory_bytes",
             "Largest free memory of a single GPU on nodes that take pods, bytes.",
-            lambda: self.latest.largest_hole * MIB,
+            lambda: self.latest.largest_free * MIB,
         )
         gauge(
             "gputile_ledger_free_gpus",

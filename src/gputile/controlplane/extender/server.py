@@ -29,7 +29,7 @@ from gputile.controlplane.extender.informer import Informer, PodRequeuer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.free_memory import overallocated_gpus
 from gputile.core.placement.packing_scores import build
 from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import PlacementEngine

@@ -22,12 +22,11 @@ from gputile.api.well_known import (
     POD_GROUP_LABEL,
     WHOLE_GPU,
 )
-from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu, is_decided
 from gputile.core.admission.legacy_forms import Operation, Rewriting
 from gputile.core.admission.pod_view import PodView
 from gputile.core.devices.gang_membership import labelled_size
 from gputile.core.devices.node_type import NodeType, worded
-from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.devices.request import RequestError, asks_for, asks_for_gpu, is_decided, parse_request
 from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName

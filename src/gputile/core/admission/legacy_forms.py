@@ -14,8 +14,8 @@ from gputile.api.affinity import Affinity, NodeSelectorTerm
 from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
-from gputile.core.admission.gpu_requests import asked_by
 from gputile.core.devices.inventory import model_label_value
+from gputile.core.devices.request import asked_by
 from gputile.core.refusal import AdmissionRule, Refusal
 
 
@@ -70,7 +70,7 @@ def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> An
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _AFFINITY = msgspec.json.Decoder(Affinity)
-_ANYTHING = msgspec.json.Decoder(Any)
+_ANYTHING = msgspec.json.Decoder(Any)  # for the affinity as written, with fields that gputile does not read
 
 
 @dataclass(slots=True)
@@ -108,22 +108,16 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
         rewriting.operations.append(remove)
         return None
     try:
-        value, affinity = _parsed(text)
+        if len(text) > _LONGEST_AFFINITY:
+            raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
+        affinity = decode(text, _AFFINITY)
     except ValueError as error:
         rule = f"{where}: the affinity in it cannot be read: {error}; write it as spec.affinity"
         rewriting.refusals.append(Refusal(AdmissionRule.LEGACY_AFFINITY, rule))
         return None
     rewriting.warnings.append(f"{where} is read as spec.affinity: write it there")
-    rewriting.operations += [Operation("add", _AFFINITY_PATH, value), remove]
+    rewriting.operations += [Operation("add", _AFFINITY_PATH, decode(text, _ANYTHING)), remove]
     return affinity
-
-
-def _parsed(text: str) -> tuple[Any, Affinity]:
-    """Return the affinity as written, including fields that gputile does not read, and as gputile decodes it."""
-    if len(text) > _LONGEST_AFFINITY:
-        raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
-    affinity = decode(text, _AFFINITY)
-    return decode(text, _ANYTHING), affinity
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:

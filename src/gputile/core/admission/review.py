@@ -1,6 +1,11 @@
-"""Decides for the API server whether an object may be stored, and with which changes."""
+"""Decides for the API server whether an object may be stored, and with which changes.
 
-from collections.abc import Collection, Sequence
+Other users must change neither allocations (B2, B9) nor which pods start together (M13). The extender binds no pod of a
+gang without a reservation, with or without a gate. So the removal of a gate by hand starts no pod, and only hides why
+the pod is pending. Changed labels would put it into another gang, or into none.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -10,23 +15,40 @@ import msgspec
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.core import Pod
+from gputile.api.quantity import parse_active_threads, parse_weight
 from gputile.api.webhooks import AdmissionRequest
-from gputile.api.well_known import MIRROR_ANNOTATION
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_COUNT_LABEL,
+    GPUSHARE_PREFIX,
+    MEMORY_UNIT_ANNOTATION,
+    MIRROR_ANNOTATION,
+    MPS_THREADS_ANNOTATION,
+    POD_GROUP_LABEL,
+    RESERVATION_ANNOTATION,
+    TIME_WEIGHT_ANNOTATION,
+)
 from gputile.core.admission.completion import assign, avoid, bring_to_extender, gate, stamp, tolerate
-from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.legacy_forms import Operation, rewrite
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.protected_annotations import (
-    MOST_FOUND,
-    broken_wait,
-    count_changed,
-    forged,
-)
 from gputile.core.devices.node_type import NodeType
+from gputile.core.devices.request import RequestError, asks_for_gpu, is_decided, parse_request
 from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_SHOWN: Final = 12
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes: nobody reads them all, and finding them takes time
+PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
+PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
+# Set when a pod is created; later, only gputile's Binding and corrections change it.
+STAMPED: Final = MEMORY_UNIT_ANNOTATION
+# The labels that put a pod into a gang.
+FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)
+_ALONE: Final = "to start the pod alone, delete it and create it without the labels of a gang"
 DEFAULT_TIME: Final = GpuTime()
 MOST_ITEMS: Final = 40_960  # of an object as JSON: enough for all annotations that Kubernetes allows, and managedFields
 NODES_GROUP: Final = "system:nodes"  # Kubernetes' group of the kubelets
@@ -141,7 +163,10 @@ def _broken(
     refusals = [] if user in policy.trusted else forged({}, pod.metadata.annotations, user, is_new=True)
     if _is_mirror(pod, request):
         return refusals
-    refusals += broken_amounts(pod, policy.unit_mib)
+    try:
+        parse_request(pod, policy.unit_mib)
+    except RequestError as error:
+        refusals.append(Refusal(AdmissionRule.AMOUNT, str(error)))
     if asks_for_gpu(pod):
         refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
@@ -230,3 +255,69 @@ def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
     return f"gputile: {'; '.join(shown)}"
+
+
+def forged(
+    old: Mapping[str, str], new: Mapping[str, str], user: str, *, is_new: bool = False
+) -> list[Refusal[AdmissionRule]]:
+    """Return a refusal for each allocation annotation that a write adds, alters or removes.
+
+    The memory unit is set on a pod that ``is_new``, and is protected from then on.
+    """
+    fixed = PROTECTED if is_new else (*PROTECTED, STAMPED)
+    changed = {key for key, _ in old.items() ^ new.items() if key in fixed or key.startswith(PROTECTED_PREFIX)}
+    return [
+        Refusal(
+            AdmissionRule.FORGED,
+            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
+            f"not one of its accounts: leave the annotation as it is",
+        )
+        for key in sorted(changed)[:MOST_FOUND]
+    ]
+
+
+def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal[AdmissionRule]]:
+    """Return a refusal if a write changes the number of GPUs that a pod requests (M10)."""
+    if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
+        return []
+    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it again"
+    return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
+
+
+def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[Refusal[AdmissionRule]]:
+    """Yield a refusal for each gang gate or label that a user other than gputile changes on a waiting pod.
+
+    A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
+    """
+    if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
+        return
+    if not new.gated:
+        yield Refusal(
+            AdmissionRule.GANG_GATE,
+            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the whole gang: keep "
+            f"it; {_ALONE}",
+        )
+    before, after = old.metadata.labels, new.metadata.labels
+    for label in FIXED:
+        if before.get(label) != after.get(label):
+            yield Refusal(
+                AdmissionRule.GANG_GATE,
+                f"metadata.labels[{label}]: which pods start together is fixed while the pod waits for them: leave the "
+                f"label; {_ALONE}",
+            )
+
+
+def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest weight."""
+    found = []
+    parsers = {
+        TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),
+        MPS_THREADS_ANNOTATION: parse_active_threads,
+    }
+    for key, parse in parsers.items():
+        try:
+            parse(annotations.get(key, "1")[:20])
+        except ValueError as error:
+            rule = f"metadata.annotations[{key}]: {error}: write such a number, or remove the annotation"
+            found.append(Refusal(AdmissionRule.SHARE, rule))
+    return found

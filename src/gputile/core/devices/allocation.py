@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from gputile.api.conversion import VersionedCodec
 from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
@@ -24,7 +25,6 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Phase, Request, RequestKind
-from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 

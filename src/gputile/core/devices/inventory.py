@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from gputile.api.conversion import VersionedCodec
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
@@ -24,7 +25,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
-from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 MOST_GPUS = 64

@@ -21,6 +21,7 @@ from gputile.api.well_known import (
     ISOLATION,
     LEGACY_GPU,
     MEMORY_UNIT_ANNOTATION,
+    MIG_PREFIX,
     MODEL_COUNT_PREFIX,
     SMALLEST_UNIT_MIB,
     TOPOLOGY_GPU,
@@ -320,3 +321,47 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
                 f"container {container.name}: {name} is {amount}, which cannot be divided evenly among {gpus} GPUs "
                 f"({GPU_COUNT_LABEL}): ask {remedy}"
             )
+
+
+def asks_for_gpu(pod: Pod) -> bool:
+    """Return whether a container of the pod requests a GPU, a part of one, or a MIG instance.
+
+    "0" is no request; an amount that is not a number counts as one.
+    """
+    resources = (container.resources for container in containers(pod))
+    return is_decided(pod) or any(
+        name.startswith(MIG_PREFIX) and not _is_zero(amount)
+        for each in resources
+        for name, amount in (*each.limits.items(), *each.requests.items())
+    )
+
+
+def is_decided(pod: Pod) -> bool:
+    """Return whether gputile decides which GPU the pod gets; Kubernetes itself counts MIG instances."""
+    return any(True for container in containers(pod) for _ in asked_by(container))
+
+
+def asks_for(pod: Pod, resource: str) -> bool:
+    return any(resource == asked for container in containers(pod) for asked in asked_by(container))
+
+
+def asked_by(container: Container) -> Iterator[str]:
+    """Yield the GPU resources of gputile that a container requests."""
+    if not (container.resources.limits or container.resources.requests):
+        return
+    for name in GPU_RESOURCES:
+        amounts = (container.resources.limits.get(name), container.resources.requests.get(name))
+        if any(amount is not None and not _is_zero(amount) for amount in amounts):
+            yield name
+
+
+def containers(pod: Pod) -> list[Container]:
+    """Return the containers that may request resources, in the order in which they start."""
+    return [*pod.spec.init_containers, *pod.spec.containers]
+
+
+def _is_zero(amount: str | int | float) -> bool:
+    try:
+        return parse_count(amount) == 0
+    except QuantityError:
+        return False

@@ -1,12 +1,11 @@
-"""Updates nodes and bookings by events; its node table has the arrays that placement reads.
+"""Records which pod holds which GPUs, by objects from watches and by gputile's own Bindings.
 
 The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and pods. In whatever order
-events arrive, its state depends only on the latest version of each object and on assumed bookings: tests compare it
+objects arrive, its state depends only on the latest version of each object and on assumed bookings: tests compare it
 with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Set
-from typing import assert_never
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 
 import msgspec
 
@@ -14,29 +13,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
 from gputile.api.resource_claims import ResourceClaim
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.booking import DOUBTED, Booking, booking_of
-from gputile.core.ledger.claim_booking import Claims, claim_booking, claim_node
-from gputile.core.ledger.events import (
-    Assumed,
-    ClaimApplied,
-    ClaimDeleted,
-    ClaimsReplaced,
-    Confirmed,
-    Doubted,
-    Forgotten,
-    LedgerEvent,
-    NodeApplied,
-    NodeDeleted,
-    NodesReplaced,
-    PodApplied,
-    PodDeleted,
-    PodRead,
-    PodsReplaced,
-    TimePassed,
-)
-from gputile.core.ledger.node_arrays import Changes
-from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.core.ledger.node_table import NodeTable, NonGpuPods
+from gputile.core.ledger.booking import DOUBTED, Booking, Claims, booking_of, claim_booking, claim_node
+from gputile.core.ledger.node_arrays import Changes, NodeTable, NonGpuPods
+from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode, node_info_of
 from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
 
 _A_STEP = 128  # the number of pods to release before other tasks may run
@@ -65,7 +44,7 @@ class Ledger:
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy to compute a plan on: it accepts the same events, and is discarded afterwards.
+        """Return a private copy to compute a plan on: it may be changed as the ledger, and is discarded afterwards.
 
         Arrays and maps are copied. Their values are immutable, or are copied before they are changed.
         """
@@ -80,87 +59,20 @@ class Ledger:
         copy._non_gpu_pods = self._non_gpu_pods.copy()
         return copy
 
-    # -- events
+    # -- pods
 
-    def apply(self, event: LedgerEvent) -> None:
-        """Apply one event.
-
-        Raises:
-            LedgerError: an ``Assumed`` for a pod that already holds GPUs.
-        """
-        match event:
-            case PodApplied(pod):
-                self._pod_applied(pod)
-            case PodRead(pod, read_at):
-                self._pod_read(pod, read_at)
-            case PodDeleted(uid):
-                self._reservations.put(uid, None)
-                self._release(uid)
-                self._charge(self._non_gpu_pods.drop(uid))
-            case PodsReplaced(pods, unreadable):
-                for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
-                    pass
-                for pod in pods:
-                    self._pod_applied(pod)
-            case NodeApplied(node):
-                self._node_applied(node)
-            case NodeDeleted(name):
-                self._node_deleted(name)
-            case NodesReplaced(nodes, unreadable):
-                for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
-                    self._node_deleted(name)
-                for node in nodes:
-                    self._node_applied(node)
-            case ClaimApplied() | ClaimDeleted() | ClaimsReplaced():
-                self._claims_changed(event)
-            case Assumed(booking):
-                self._assume(booking)
-            case Confirmed(uid):
-                held = self._bookings.get(uid)
-                if held is not None and held.assumed_at is not None:
-                    self._restate(msgspec.structs.replace(held, assumed_at=None))
-            case Doubted(uid):
-                held = self._bookings.get(uid)
-                if held is not None and held.begun:
-                    self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
-            case Forgotten(uid):
-                held = self._bookings.get(uid)
-                if held is not None and held.assumed_at is not None:
-                    self._release(uid)
-                    self._restore_reservation(uid)
-            case TimePassed(now_ns):
-                ended, revived = self._reservations.pass_to(now_ns)
-                for uid in ended:
-                    self._release_reservation(uid)
-                for uid in revived:
-                    self._restore_reservation(uid)
-            case _:
-                assert_never(event)
-
-    def _pod_applied(self, pod: Pod) -> None:
+    def apply_pod(self, pod: Pod) -> None:
+        """Record a pod that was created or changed."""
         held = self._bookings.get(pod.metadata.uid)
         if held is None or held.reserved or not is_older(pod.metadata.resource_version, held.version):
             self._put(pod)
 
-    def _put(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
-        held = self._bookings.get(uid)
-        self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
-        if booking is None:
-            # A pod is never unbound again: if an unbound pod has a booking, this version is older than its Binding.
-            if pod.finished or pod.spec.node_name:
-                self._reservations.put(uid, None)
-                self._release(uid)
-            elif self._reserves_gpus and (held is None or held.reserved or held.assumed_at is not None):
-                self._reservation_applied(pod, held)
-            return
-        self._reservations.put(uid, None)
-        if booking != held:
-            self._release(uid)
-            self._book(booking)
+    def apply_read_pod(self, pod: Pod, read_at: float) -> None:
+        """Record a pod that was read directly from the API server at ``read_at`` (monotonic time in seconds).
 
-    def _pod_read(self, pod: Pod, read_at: float) -> None:
+        The watch and lists may be older, and a list may not have the pod yet. So the pod's booking counts as assumed
+        until the watch reports it, and older versions are ignored.
+        """
         before = self._bookings.get(pod.metadata.uid)
         self._put(pod)
         held = self._bookings.get(pod.metadata.uid)
@@ -169,64 +81,20 @@ class Ledger:
             version = pod.metadata.resource_version
             self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
-    def _claims_changed(self, event: ClaimApplied | ClaimDeleted | ClaimsReplaced) -> None:
-        match event:
-            case ClaimApplied(claim):
-                self._claim_applied(claim)
-            case ClaimDeleted(uid):
-                self.claims.drop(uid)
-                self._release(uid)
-            case ClaimsReplaced(claims, unreadable):
-                there = {claim.metadata.uid for claim in claims} | unreadable
-                for uid in self.claims.uids():
-                    if uid not in there:
-                        self.claims.drop(uid)
-                        self._release(uid)
-                for claim in claims:
-                    self._claim_applied(claim)
+    def remove_pod(self, uid: str) -> None:
+        self._reservations.put(uid, None)
+        self._release(uid)
+        self._charge(self._non_gpu_pods.drop(uid))
 
-    def _claim_applied(self, claim: ResourceClaim) -> None:
-        self.claims.put(claim)
-        group = self.configuration.trust.group_of(claim.metadata.namespace)
-        booking = claim_booking(claim, self.info_of(claim_node(claim)), group)
-        if booking != self._bookings.get(claim.metadata.uid):
-            self._release(claim.metadata.uid)
-            if booking is not None:
-                self._book(booking)
+    def replace_pods(self, pods: Sequence[Pod], unreadable: Set[str] = frozenset()) -> None:
+        """Record a complete list of the cluster's pods: bound pods that it does not have are gone.
 
-    def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node again: the devices that they name may now be other GPUs, or unknown."""
-        for uid in list(self._on_node.get(node, ())):
-            claim = self.claims.get(uid)
-            if claim is not None:
-                self._claim_applied(claim)
-
-    def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
-        for node, host in changes:
-            row = self.row_of.get(node)
-            if row is not None:
-                self._table.charge(row, host)
-                self.changes.add(row)
-
-    def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
-        uid = pod.metadata.uid
-        self._reservations.put(uid, reserved_booking(pod, self.configuration))
-        reservation = self._reservations.get(uid)
-        if held is not None and held.reserved and held != reservation:
-            self._release(uid)
-        elif held is not None and held.reserved and reservation is not None:
-            self._restate(reservation)
-        self._restore_reservation(uid)
-
-    def _restore_reservation(self, uid: str) -> None:
-        reservation = self._reservations.get(uid)
-        if reservation is not None and uid not in self._bookings:
-            self._book(reservation)
-
-    def _release_reservation(self, uid: str) -> None:
-        held = self._bookings.get(uid)
-        if held is not None and held.reserved:
-            self._release(uid)
+        ``unreadable`` are the UIDs of pods that exist and cannot be parsed: their known state stays.
+        """
+        for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
+            pass
+        for pod in pods:
+            self.apply_pod(pod)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs in the list.
@@ -248,16 +116,130 @@ class Ledger:
             if number % _A_STEP == 0:
                 yield
 
-    def _assume(self, booking: Booking) -> None:
+    def _put(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
+        held = self._bookings.get(uid)
+        self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
+        if booking is None:
+            # A pod is never unbound again: if an unbound pod has a booking, this version is older than its Binding.
+            if pod.finished or pod.spec.node_name:
+                self._reservations.put(uid, None)
+                self._release(uid)
+            elif self._reserves_gpus and (held is None or held.reserved or held.assumed_at is not None):
+                self._reservation_applied(pod, held)
+            return
+        self._reservations.put(uid, None)
+        if booking != held:
+            self._release(uid)
+            self._book(booking)
+
+    # -- gputile's own Bindings
+
+    def assume(self, booking: Booking) -> None:
+        """Book the GPUs of a Binding that is about to be sent, until the watch confirms it or it is forgotten.
+
+        Raises:
+            LedgerError: the pod already holds GPUs.
+        """
         held = self._bookings.get(booking.uid)
         self._release_reservation(booking.uid)
         if held is not None and not held.reserved:
             raise LedgerError(f"pod {booking.key} already holds GPUs of node {held.node}")
         self._book(booking)
 
+    def confirm(self, uid: str) -> None:
+        """Record that the API server has executed the Binding of a pod; the watch reports it too."""
+        held = self._bookings.get(uid)
+        if held is not None and held.assumed_at is not None:
+            self._restate(msgspec.structs.replace(held, assumed_at=None))
+
+    def doubt(self, uid: str) -> None:
+        """Record that a complete list shows a bound pod as unbound, so that it has to be read from the API server.
+
+        Either the list is older than the Binding, or etcd was restored from a backup that is older.
+        """
+        held = self._bookings.get(uid)
+        if held is not None and held.begun:
+            self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
+
+    def forget(self, uid: str) -> None:
+        """Release the GPUs that were assumed for a pod whose Binding was certainly not executed."""
+        held = self._bookings.get(uid)
+        if held is not None and held.assumed_at is not None:
+            self._release(uid)
+            self._restore_reservation(uid)
+
+    # -- claims
+
+    def apply_claim(self, claim: ResourceClaim) -> None:
+        """Record a ResourceClaim that was created or changed."""
+        self.claims.put(claim)
+        group = self.configuration.trust.group_of(claim.metadata.namespace)
+        booking = claim_booking(claim, self.info_of(claim_node(claim)), group)
+        if booking != self._bookings.get(claim.metadata.uid):
+            self._release(claim.metadata.uid)
+            if booking is not None:
+                self._book(booking)
+
+    def remove_claim(self, uid: str) -> None:
+        self.claims.drop(uid)
+        self._release(uid)
+
+    def replace_claims(self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()) -> None:
+        """Record a complete list of the cluster's claims. ``unreadable`` are UIDs of claims whose known state stays."""
+        there = {claim.metadata.uid for claim in claims} | unreadable
+        for uid in self.claims.uids():
+            if uid not in there:
+                self.remove_claim(uid)
+        for claim in claims:
+            self.apply_claim(claim)
+
+    def _reread_claims(self, node: str) -> None:
+        """Book the claims on a node again: the devices that they name may now be other GPUs, or unknown."""
+        for uid in list(self._on_node.get(node, ())):
+            claim = self.claims.get(uid)
+            if claim is not None:
+                self.apply_claim(claim)
+
+    # -- reservations
+
+    def set_time(self, now_ns: int) -> None:
+        """Release the reservations that have expired at ``now_ns``, Unix time in nanoseconds.
+
+        If the clock was ahead and has been corrected, reservations are in force again.
+        """
+        self._reservations.now_ns = now_ns
+        for uid in self._reservations.uids():
+            if self._reservations.get(uid) is None:
+                self._release_reservation(uid)
+            else:
+                self._restore_reservation(uid)
+
+    def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
+        uid = pod.metadata.uid
+        self._reservations.put(uid, reserved_booking(pod, self.configuration))
+        reservation = self._reservations.get(uid)
+        if held is not None and held.reserved and held != reservation:
+            self._release(uid)
+        elif held is not None and held.reserved and reservation is not None:
+            self._restate(reservation)
+        self._restore_reservation(uid)
+
+    def _restore_reservation(self, uid: str) -> None:
+        reservation = self._reservations.get(uid)
+        if reservation is not None and uid not in self._bookings:
+            self._book(reservation)
+
+    def _release_reservation(self, uid: str) -> None:
+        held = self._bookings.get(uid)
+        if held is not None and held.reserved:
+            self._release(uid)
+
     # -- nodes
 
-    def _node_applied(self, node: Node) -> None:
+    def apply_node(self, node: Node) -> None:
+        """Record a node that was created or changed."""
         node_info = node_info_of(node, self.configuration)
         row = self._table.put(node_info)
         if row is None:
@@ -270,15 +252,30 @@ class Ledger:
         self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)
 
-    def _node_deleted(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
+        """Record that a node is gone. The bookings of its pods are kept until the pods are gone."""
         row = self._table.drop(name)
         if row is not None:
             self.changes.add(row)
             self._reread_claims(name)
 
+    def replace_nodes(self, nodes: Sequence[Node], unreadable: Set[str] = frozenset()) -> None:
+        """Record a complete list of the cluster's nodes. ``unreadable`` are names of nodes whose known state stays."""
+        for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
+            self.remove_node(name)
+        for node in nodes:
+            self.apply_node(node)
+
     def _refresh_serving_mode(self, row: int, name: str) -> None:
         """Block the node while a pod is on unknown GPUs: it could be on any of them."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
+
+    def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
+        for node, host in changes:
+            row = self.row_of.get(node)
+            if row is not None:
+                self._table.charge(row, host)
+                self.changes.add(row)
 
     # -- bookings
 
@@ -329,6 +326,28 @@ class Ledger:
         row = self.row_of.get(name)
         return self._table.node_info(row) if row is not None else None
 
+    def state(self, name: str) -> NodeState | None:
+        """Return a node with what is booked on its GPUs; None if the node is unknown."""
+        row = self.row_of.get(name)
+        info = self.node_info(row) if row is not None else None
+        if row is None or info is None:
+            return None
+        arrays = self.node_arrays
+        gpus = tuple(
+            GpuState(
+                gpu=gpu,
+                total=int(arrays.total[row, i]),
+                used=int(arrays.used[row, i]),
+                percent=int(arrays.percent[row, i]),
+                pods=int(arrays.pods[row, i]),
+                group=int(arrays.group[row, i]),
+            )
+            for i, gpu in enumerate(info.inventory.gpus)
+        )
+        closed = arrays.serving_mode[row] == ServingMode.BLOCKED
+        blocked_by = tuple(booking.key for booking in self.unplaced(name)) if closed else ()
+        return NodeState(info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by)
+
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         return self._table.nodes()
 
@@ -360,12 +379,14 @@ class Ledger:
 
         Reservations are not included: their pods are not on the node yet.
         """
-        row = self.row_of.get(node)
-        return [
-            b
-            for b in self.on_node(node)
-            if b.allocation is None or (row is not None and not b.reserved and not self._table.knows_gpus(row, b))
-        ]
+        info = self.info_of(node)
+
+        def is_unplaced(booking: Booking) -> bool:
+            if booking.allocation is None or info is None or booking.reserved:
+                return booking.allocation is None
+            return any(info.column(share.uuid) is None for share in booking.gpus)
+
+        return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
         """Return the unconfirmed bookings that were assumed at least ``age`` seconds before ``now`` (monotonic)."""

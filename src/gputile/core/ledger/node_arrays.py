@@ -1,11 +1,20 @@
-"""Holds the ledger's arrays: one row for each node, one column for each GPU.
+"""Stores nodes and what is booked on them in arrays: one row for each node, one column for each GPU.
 
-The arrays are derived from nodes and bookings, and change only with these; placement reads them. Rows and columns grow
-by doubling. A row without a node has no usable GPU.
+Placement reads the arrays. Only ``NodeTable`` changes them; it knows neither pods nor events, and the ledger calls it
+for each node and booking that is added or removed. Rows and columns grow by doubling. A row without a node has no
+usable GPU.
 """
+
+from collections.abc import Collection, Iterator, KeysView
 
 import numpy as np
 import numpy.typing as npt
+
+from gputile.api.core import Pod
+from gputile.core.devices.inventory import model_label_value, model_number
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -117,3 +126,161 @@ class Changes:
             return None
         # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.
         return np.array(sorted(set(self._rows[position - self._base :])), dtype=np.intp)
+
+
+class NodeTable:
+    """One row for each node; rows of deleted nodes are reused."""
+
+    def __init__(self) -> None:
+        self.node_arrays = NodeArrays()
+        self.row_of: dict[str, int] = {}
+        self._node_info: dict[int, NodeInfo] = {}  # by row
+        self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
+
+    def copy(self) -> "NodeTable":
+        twin = NodeTable()
+        twin.node_arrays = self.node_arrays.copy()
+        twin.row_of = self.row_of.copy()
+        twin._node_info = self._node_info.copy()
+        twin._free_rows = self._free_rows.copy()
+        return twin
+
+    # -- nodes
+
+    def put(self, node_info: NodeInfo) -> int | None:
+        """Store a node without any bookings; return its row, None if the node has not changed."""
+        row = self.row_of.get(node_info.name)
+        if row is not None and self._node_info[row] == node_info:
+            return None
+        if row is None:
+            row = self.row_of[node_info.name] = self._new_row()
+        gpus = node_info.inventory.gpus
+        self.node_arrays.grow(self.node_arrays.rows, len(gpus))
+        self._node_info[row] = node_info
+        arrays = self.node_arrays
+        arrays.clear(row)
+        arrays.serving_mode[row] = node_info.serving_mode
+        arrays.max_pods_per_gpu[row] = node_info.max_pods_per_gpu
+        arrays.unit[row] = node_info.unit_mib
+        arrays.spread[row] = node_info.placement == "spread"
+        arrays.grouped[row] = node_info.grouped
+        arrays.packed[row] = node_info.placement == "packing" and not node_info.by_claims
+        arrays.by_claims[row] = node_info.by_claims
+        arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
+        arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
+        for i, gpu in enumerate(gpus):
+            arrays.total[row, i] = node_info.gpu_total(i)
+            arrays.usable[row, i] = gpu.healthy
+            arrays.model[row, i] = model_number(model_label_value(gpu.model))
+        return row
+
+    def drop(self, name: str) -> int | None:
+        row = self.row_of.pop(name, None)
+        if row is not None:
+            self.node_arrays.clear(row)
+            del self._node_info[row]
+            self._free_rows.append(row)
+        return row
+
+    def block(self, row: int, *, blocked: bool) -> None:
+        """Block a node so that it takes no pods, or unblock it.
+
+        A node that serves nothing is not blocked: its problem is the better reason. Nor is a node whose GPUs gputile
+        does not book one by one (``ServingMode.blocks``), or a node of claims, since kube-scheduler counts there.
+        """
+        node_info = self._node_info[row]
+        blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
+        self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
+
+    def _new_row(self) -> int:
+        if not self._free_rows:
+            old = self.node_arrays.rows
+            self.node_arrays.grow(old + 1, self.node_arrays.gpus)
+            self._free_rows = list(range(self.node_arrays.rows - 1, old - 1, -1))
+        return self._free_rows.pop()
+
+    # -- what is booked
+
+    def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
+        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are known.
+
+        ``there`` are the bookings on the node after the change.
+        """
+        arrays, node_info, known = self.node_arrays, self._node_info[row], booking.allocation is not None
+        self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
+        for share in booking.gpus:
+            column = node_info.column(share.uuid)
+            if column is None:
+                known = False
+                continue
+            mib, percent = booking.takes(share, arrays.total[row, column], node_info.replicas)
+            arrays.used[row, column] += sign * mib
+            arrays.percent[row, column] += sign * percent
+            arrays.pods[row, column] += sign
+            if arrays.grouped[row]:
+                if sign > 0:
+                    groups = {group_number(booking.trust_group), int(arrays.group[row, column])} - {NO_GROUP}
+                else:
+                    groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
+                arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
+        return known
+
+    def charge(self, row: int, host: HostResources) -> None:
+        """Subtract CPU and memory from what the node in ``row`` has left; negative amounts are added."""
+        self.node_arrays.cpu[row] -= host.cpu
+        self.node_arrays.host_mib[row] -= host.mib
+
+    # -- questions
+
+    def node_info(self, row: int) -> NodeInfo | None:
+        return self._node_info.get(row)
+
+    def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
+        for name in sorted(self.row_of):
+            yield self.row_of[name], self._node_info[self.row_of[name]]
+
+
+class NonGpuPods:
+    """The bound pods without a booking, and the sum of their requests on each node."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[str, HostResources]] = {}  # by UID
+        self._on_node: dict[str, HostResources] = {}
+
+    def copy(self) -> "NonGpuPods":
+        twin = NonGpuPods()
+        twin._held, twin._on_node = self._held.copy(), self._on_node.copy()
+        return twin
+
+    def on_node(self, name: str) -> HostResources:
+        """Return the sum of the requests of such pods on a node."""
+        return self._on_node.get(name, NO_HOST_RESOURCES)
+
+    def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
+        """Add or update a pod without a booking; return by how much the usage of each node changes."""
+        node = "" if pod.finished else pod.spec.node_name
+        host = host_request(pod) if node else NO_HOST_RESOURCES
+        if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
+            return ()
+        changes = self.drop(pod.metadata.uid)
+        if host == NO_HOST_RESOURCES:
+            return changes
+        self._held[pod.metadata.uid] = node, host
+        return (*changes, self._add(node, host))
+
+    def drop(self, uid: str) -> tuple[tuple[str, HostResources], ...]:
+        """Remove a pod; return by how much the usage of its node changes."""
+        node, host = self._held.pop(uid, ("", NO_HOST_RESOURCES))
+        return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
+
+    def uids(self) -> KeysView[str]:
+        return self._held.keys()
+
+    def _add(self, node: str, host: HostResources) -> tuple[str, HostResources]:
+        before = self.on_node(node)
+        left = HostResources(before.cpu + host.cpu, before.mib + host.mib)
+        if left != NO_HOST_RESOURCES:
+            self._on_node[node] = left
+        else:
+            self._on_node.pop(node, None)
+        return node, host

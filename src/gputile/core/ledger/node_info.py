@@ -1,4 +1,4 @@
-"""Describes a node as the ledger knows it: GPUs, mode, what it serves, and whether it is closed."""
+"""Describes a node as the ledger knows it: GPUs, bookings, mode, and whether it is closed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,6 +22,7 @@ from gputile.api.well_known import (
 from gputile.api.wording import nearest
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.inventory import (
+    Gpu,
     Inventory,
     InventoryError,
     advertised_units,
@@ -121,6 +122,37 @@ class NodeInfo:
     def isolates_memory(self) -> bool:
         """Whether each pod's GPU memory is protected from other pods; False if gputile does not know."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their trust group."""
+
+    gpu: Gpu
+    total: int
+    used: int
+    percent: int
+    pods: int
+    group: int
+
+    @property
+    def free(self) -> int:
+        """MiB that can still be booked; never negative, even if annotations claim more than there is."""
+        return max(0, self.total - self.used)
+
+    @property
+    def empty(self) -> bool:
+        return self.pods == 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node and its GPUs. ``blocked_by`` are the pods on unknown GPUs that block the node."""
+
+    info: NodeInfo
+    serving_mode: ServingMode
+    gpus: tuple[GpuState, ...]
+    blocked_by: tuple[str, ...] = ()
 
 
 NO_GPUS = Inventory(gpus=())

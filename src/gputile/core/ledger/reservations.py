@@ -69,11 +69,11 @@ class Reservations:
 
     def __init__(self) -> None:
         self._by_uid: dict[str, Booking] = {}
-        self._now_ns = 0
+        self.now_ns = 0
 
     def copy(self) -> "Reservations":
         twin = Reservations()
-        twin._by_uid, twin._now_ns = self._by_uid.copy(), self._now_ns
+        twin._by_uid, twin.now_ns = self._by_uid.copy(), self.now_ns
         return twin
 
     def put(self, uid: str, reservation: Booking | None) -> None:
@@ -85,7 +85,7 @@ class Reservations:
 
     def get(self, uid: str) -> Booking | None:
         reservation = self._by_uid.get(uid)
-        return reservation if reservation is not None and reservation.expires_ns > self._now_ns else None
+        return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
     def uids(self) -> KeysView[str]:
         return self._by_uid.keys()
@@ -94,17 +94,6 @@ class Reservations:
         """Drop the reservations of pods whose UIDs are in none of these collections."""
         for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:
             del self._by_uid[uid]
-
-    def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
-        """Set the time to ``now_ns`` (Unix time in nanoseconds).
-
-        Return the UIDs of the pods whose reservations have expired, and of those whose reservations are valid again
-        because the clock was set back.
-        """
-        before, self._now_ns = self._now_ns, now_ns
-        first, last = min(before, now_ns), max(before, now_ns)
-        crossed = [uid for uid, reservation in self._by_uid.items() if first < reservation.expires_ns <= last]
-        return (crossed, []) if now_ns >= before else ([], crossed)
 
 
 @dataclass(slots=True)

@@ -2,11 +2,19 @@
 
 The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the default, fills one GPU
 before the next; ``spread`` uses the least used GPU, so that a failing GPU affects fewer pods; ``packing`` uses the GPU
-where later pods lose the least. Among equally good GPUs, such as free whole ones, ``topology`` chooses the set. On a
-node that offers its GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler does.
+where later pods lose the least. On a node that offers its GPUs by claims, the first GPUs that fit are chosen, by index,
+as kube-scheduler does.
+
+Among equally good GPUs, such as free whole ones, the best-connected set is chosen, with
+``ack.node.gpu.schedule=topology`` as in any other mode: the set whose smallest pairwise bandwidth is largest; among
+equals the set that leaves the best set for the next pod of the same size; then the one that leaves the most bandwidth;
+then the lowest indices (T2). All sets are compared, which takes too long with more than ``MOST_COMPARED`` free GPUs:
+then the first ones are used.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +24,14 @@ from gputile.api.wording import memory_text
 from gputile.core.devices.inventory import model_label_value
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
-from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode
 from gputile.core.placement.packing_scores import remnants, value_keys
 from gputile.core.placement.prices import thousandths
-from gputile.core.placement.topology import best_set
 from gputile.core.placement.vectorized import gpu_keys
 from gputile.core.refusal import FitRule, Refusal
 
 Float64 = npt.NDArray[np.float64]
+Matrix = tuple[tuple[float, ...], ...]
 
 # Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count them.
 SUMMARY = {
@@ -266,3 +273,51 @@ def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -
         taken = thousandths(shape.mib, shape.percent, total)
         keys = value_keys(value, free, np.maximum(free - taken, 0))[0].tolist()
     return keys
+
+
+MOST_COMPARED = 16  # free GPUs
+_GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that the order of addition does not matter
+
+
+@lru_cache(maxsize=4096)
+def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return the best ``size`` positions out of the ``free`` ones, both ascending.
+
+    ``bandwidth`` is symmetric, in GB/s; it is empty if it was not measured, and then the first positions are used.
+    """
+    if not bandwidth or size >= len(free) or len(free) > MOST_COMPARED:
+        return free[:size]
+    links = np.array(bandwidth)[np.ix_(free, free)]
+    grains = np.rint(_GRAIN * links).astype(np.int64)
+    np.fill_diagonal(grains, 0)
+    sets = np.array(list(combinations(range(len(free)), size)))
+    masks = (1 << sets).sum(axis=1)
+    next_best = _best_within(links, min(size, len(free) - size))
+    left = next_best[(1 << len(free)) - 1 - masks]
+    inner = sum(grains[sets[:, i], sets[:, j]] for i, j in combinations(range(size), 2))
+    lost = grains.sum(axis=1)[sets].sum(axis=1) - inner
+    best = np.lexsort((lost, -left, -_slowest(links, sets)))[0]  # of equals the first: the sort is stable
+    return tuple(free[position] for position in sets[best].tolist())
+
+
+def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
+    """Return the smallest bandwidth between two GPUs of each set, infinity for sets of one GPU: shape [sets]."""
+    slowest = np.full(len(sets), np.inf)
+    for i, j in combinations(range(sets.shape[1]), 2):
+        slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])
+    return slowest
+
+
+def _best_within(links: Float64, size: int) -> Float64:
+    """Return the bandwidth of the best subset of ``size`` GPUs of each set of GPUs: shape [2 ** GPUs].
+
+    The index is the bit mask of the set. The bandwidth is -infinity for sets of fewer GPUs.
+    """
+    gpus = len(links)
+    sets = np.array(list(combinations(range(gpus), size)))
+    best = np.full(1 << gpus, -np.inf)
+    best[(1 << sets).sum(axis=1)] = _slowest(links, sets)
+    for gpu in range(gpus):  # a set is as good as the best of its subsets with one GPU less
+        by_gpu = best.reshape(-1, 2, 1 << gpu)
+        np.maximum(by_gpu[:, 1], by_gpu[:, 0], out=by_gpu[:, 1])
+    return best

@@ -1,4 +1,4 @@
-"""Computes the cluster's free GPU memory, its pieces by size, and how much of it pods cannot use."""
+"""Computes the free GPU memory of the cluster, its fragmentation, and over-allocated GPUs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.vectorized import ready
 
 MIB_OF_GIB: Final = 1024
-HOLES_GIB: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+FREE_STEPS_GIB: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 """The lower bounds, in GiB, of the classes into which GPUs are sorted by their free memory."""
 _MOST_SHAPES: Final = 64
 _BOOKED_HERE: Final = (ServingMode.WHOLE, ServingMode.TOPOLOGY, ServingMode.MEMORY, ServingMode.MEMORY_AND_CORE)
@@ -23,22 +23,22 @@ _BOOKED_HERE: Final = (ServingMode.WHOLE, ServingMode.TOPOLOGY, ServingMode.MEMO
 class FreeMemory:
     """The memory of healthy GPUs that gputile books, in MiB.
 
-    ``holes`` is the free memory of the GPUs in each class of ``HOLES_GIB``; ``largest_hole`` is the most that is free
-    on one GPU. ``free_gpus`` is the number of GPUs with nothing booked. ``unusable`` is the free memory that typical
-    pods cannot use. Nothing counts as free on nodes that take no new pods: nodes that are cordoned, are not ready, or
-    offer no GPUs.
+    ``free_by_step`` is the free memory of the GPUs in each class of ``FREE_STEPS_GIB``; ``largest_free`` is the most
+    that is free on one GPU. ``free_gpus`` is the number of GPUs with nothing booked. ``unusable`` is the free memory
+    that typical pods cannot use. Nothing counts as free on nodes that take no new pods: nodes that are cordoned, are
+    not ready, or offer no GPUs.
     """
 
     total: int = 0
     booked: int = 0
-    holes: tuple[int, ...] = (0,) * len(HOLES_GIB)
-    largest_hole: int = 0
+    free_by_step: tuple[int, ...] = (0,) * len(FREE_STEPS_GIB)
+    largest_free: int = 0
     free_gpus: int = 0
     unusable: float = 0.0
 
     @property
     def free(self) -> int:
-        return sum(self.holes)
+        return sum(self.free_by_step)
 
     @property
     def fragmentation(self) -> float:
@@ -65,8 +65,8 @@ def free_memory(ledger: Ledger) -> FreeMemory:
     closed = np.zeros((arrays.rows, 1), np.bool_)
     closed[[row for row, info in ledger.nodes() if info.closed]] = True
     free = np.where(closed, 0, np.maximum(total - arrays.used, 0))
-    steps = np.searchsorted(np.array(HOLES_GIB[1:]) * MIB_OF_GIB, free, side="right")
-    holes = np.bincount(steps.ravel(), weights=free.ravel(), minlength=len(HOLES_GIB))
+    steps = np.searchsorted(np.array(FREE_STEPS_GIB[1:]) * MIB_OF_GIB, free, side="right")
+    free_by_step = np.bincount(steps.ravel(), weights=free.ravel(), minlength=len(FREE_STEPS_GIB))
     typical, unusable = counts.most_common(_MOST_SHAPES), 0.0
     for shape, count in typical:
         fits, gpus = ready(arrays, shape, slice(None))
@@ -74,8 +74,8 @@ def free_memory(ledger: Ledger) -> FreeMemory:
     return FreeMemory(
         total=int(total.sum()),
         booked=int(np.where(booked_here, arrays.used, 0).sum()),
-        holes=tuple(int(mib) for mib in holes),
-        largest_hole=int(free.max(initial=0)),
+        free_by_step=tuple(int(mib) for mib in free_by_step),
+        largest_free=int(free.max(initial=0)),
         free_gpus=int((booked_here & ~closed & (arrays.pods == 0)).sum()),
         unusable=unusable / max(1, sum(count for _, count in typical)),
     )
@@ -91,3 +91,18 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
     share = booking.gpus[0]
     unit = int(arrays.unit[row]) if row is not None else 0
     return Shape(RequestKind.SHARED, gpus, share.mib, min(share.percent, 100), unit_mib=unit)
+
+
+def overallocated_gpus(ledger: Ledger) -> int:
+    """Return the number of usable GPUs whose bookings exceed their memory; reservations do not count."""
+    arrays = ledger.node_arrays
+    held = arrays.used.copy()
+    for booking in ledger.reserved():
+        row, info = ledger.row_of.get(booking.node), ledger.info_of(booking.node)
+        if row is None or info is None:
+            continue
+        for share in booking.gpus:
+            i = info.column(share.uuid)
+            if i is not None:
+                held[row, i] -= booking.takes(share, int(arrays.total[row, i]), info.replicas)[0]
+    return int(((held > arrays.total) & arrays.usable).sum())

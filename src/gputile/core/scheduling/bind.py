@@ -10,12 +10,11 @@ from typing import TypeGuard
 
 import msgspec
 
-from gputile.api.core import Binding, Pod
+from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.ledger.booking import DOUBTED, Booking
-from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -51,8 +50,15 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server."""
-        return self.decision.binding(self.pod, self.version)
+        """The body of the request to the API server, which sets node and allocation in one write, for this UID only."""
+        meta = BindingMeta(
+            name=self.pod.metadata.name,
+            namespace=self.pod.metadata.namespace,
+            uid=self.pod.metadata.uid,
+            annotations=self.decision.annotations(self.pod),
+            resource_version=self.version,
+        )
+        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
         return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
@@ -79,7 +85,7 @@ class PodBinding:
         The watch confirms it, too, but the other pods of a gang's plan do not wait for that.
         """
         if self.plan:
-            self.ledger.apply(Confirmed(self.pod.metadata.uid))
+            self.ledger.confirm(self.pod.metadata.uid)
 
     def take_back(self, *, gone: bool = False) -> None:
         """Record that the Binding was certainly not executed; with ``gone`` the pod does not exist any more.
@@ -87,7 +93,10 @@ class PodBinding:
         The pod's GPUs are free again; a reservation is in force as before.
         """
         uid = self.pod.metadata.uid
-        self.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
+        if gone:
+            self.ledger.remove_pod(uid)
+        else:
+            self.ledger.forget(uid)
 
 
 def assume_pod(
@@ -113,7 +122,7 @@ def assume_pod(
     if isinstance(binding, Refusal):
         return msgspec.structs.replace(binding, text=f"node {node}: {binding.text}")
     if binding.booking is not None:
-        engine.ledger.apply(Assumed(binding.booking))
+        engine.ledger.assume(binding.booking)
     return binding
 
 
@@ -167,6 +176,9 @@ def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | 
     ``read_at`` is a time of the monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
-        ledger.apply(PodDeleted(uid))
+        ledger.remove_pod(uid)
     elif before is not None and ledger.booking(uid) is before:
-        ledger.apply(PodRead(found, read_at) if found.spec.node_name else Forgotten(uid))
+        if found.spec.node_name:
+            ledger.apply_read_pod(found, read_at)
+        else:
+            ledger.forget(uid)

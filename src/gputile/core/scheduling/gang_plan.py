@@ -21,7 +21,6 @@ from gputile.api.core import Pod
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.kube_predicates.inter_pod import affinity_terms, anti_affinity_terms, hard_spread
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import Assumed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
@@ -102,20 +101,19 @@ _REASONS_SHOWN = 3
 class GangPlan:
     """The placements of a gang's pods, by UID. If the gang ``fits``, enough pods have one.
 
-    ``lacking`` is the reason why the first unplaced pod has no placement, "" if all have one. ``counted``: the gang
-    cannot fit, and the search ended early, so more pods may fit; ``lacking`` is "" then.
+    ``lacking`` is why the first unplaced pod has no placement. It is "" if all have one, or if the search for a gang
+    that cannot fit ended early, so that more pods may fit.
     """
 
     places: dict[str, Decision]
     fits: bool
     lacking: str = ""
-    counted: bool = False
 
     @property
     def room(self) -> str:
         """The number of pods that fit, and the reason why no more do."""
         count = len(self.places)
-        return f"{count} or more, and not for all of them" if self.counted else f"{count}; {self.lacking}"
+        return f"{count}; {self.lacking}" if self.lacking else f"{count} or more, and not for all of them"
 
 
 def plan_gang(
@@ -140,7 +138,7 @@ def plan_gang(
         counted = hopeless and len(found) == _MOST_COUNTED
         lacking = search.explain(found) if len(found) < len(ordered) and not counted else ""
     places = {ordered[member].pod.metadata.uid: place for member, place in found.items()}
-    return GangPlan(places, len(places) >= needed, lacking, counted)
+    return GangPlan(places, len(places) >= needed, lacking)
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
@@ -163,12 +161,12 @@ def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, pred
             raise LedgerError(f"pod {booking.key} already holds GPUs of node {booking.node}")
     nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
     for uid in pods:
-        ledger.apply(PodDeleted(uid))
+        ledger.remove_pod(uid)
     try:
         yield
     finally:
         for booking in held.values():
-            ledger.apply(Assumed(booking))
+            ledger.assume(booking)
         for uid, node in nodes.items():
             predicates.place(pods[uid], node)
 
@@ -283,7 +281,7 @@ class _GangSearch:
         pod, request = self._members[member].pod, self._members[member].request
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
-            self._ledger.apply(Assumed(booking))
+            self._ledger.assume(booking)
         spec = self._kinds.asking[self._kinds.number[member]].pod.spec
         self._predicates.place(msgspec.structs.replace(pod, spec=spec), place.node)
         self._placed[member] = place
@@ -293,7 +291,7 @@ class _GangSearch:
         if self._placed.pop(member, None) is not None:
             uid = self._members[member].pod.metadata.uid
             self._predicates.remove(uid)
-            self._ledger.apply(Forgotten(uid))
+            self._ledger.forget(uid)
             self._full.clear()
 
     def _why_nowhere(self, asking: GangCandidate) -> str:

@@ -18,7 +18,6 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, PodDeleted
 from gputile.core.scheduling.eviction_rules import (
     NOTHING,
     EvictionBudget,
@@ -54,11 +53,11 @@ class VictimSearchInput:
 
     def remove(self, uid: str) -> None:
         """Remove a pod from the snapshot."""
-        self.engine.ledger.apply(PodDeleted(uid))
+        self.engine.ledger.remove_pod(uid)
         self.predicates.remove(uid)
 
     def put_back(self, booking: Booking) -> None:
-        self.engine.ledger.apply(Assumed(booking))
+        self.engine.ledger.assume(booking)
         if (pod := self.pods.get(booking.uid)) is not None:
             self.predicates.place(pod, booking.node)
 
@@ -244,7 +243,7 @@ class _Attempt:
     def _put(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)
         if booking is not None:
-            self._ledger.apply(Assumed(booking))
+            self._ledger.assume(booking)
         self._predicates.place(member.pod, place.node)
         self._places[member.pod.metadata.uid] = member.pod, place
         self._changed([place.node])

@@ -17,10 +17,9 @@ from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import insufficient, node_allocatable, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
-from gputile.core.scheduling.gang_plan import GangCandidate
+from gputile.core.scheduling.gang_plan import GangCandidate, hardness
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 BarredTypes = Mapping[tuple[str, str], Refusal[NodeTypeRule]]
@@ -104,7 +103,7 @@ def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str,
     """Put each pod on the first node that takes it, and add a node if none does; the hardest pods come first."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
-    for each in sorted(pods, key=_hardness):
+    for each in sorted(pods, key=hardness):
         uid = each.pod.metadata.uid
         name = site.put_on_a_node(each)
         if name is None:
@@ -119,13 +118,6 @@ def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str,
         if name not in there:
             found.on_new.add(uid)
     return found
-
-
-def _hardness(each: GangCandidate) -> tuple[bool, int, int, int, tuple[str, str]]:
-    shape = each.request.shape if each.request else None
-    if shape is None:
-        return True, 0, 0, 0, _by_age(each)
-    return False, -shape.gpus, -shape.mib * shape.gpus, -shape.percent, _by_age(each)
 
 
 def _by_age(each: GangCandidate) -> tuple[str, str]:
@@ -151,7 +143,7 @@ class _Site:
     def add(self, kind: NodeType) -> str:
         name = f"new-{len(self._nodes)}"
         node = kind.node(name)
-        self._ledger.apply(NodeApplied(node))
+        self._ledger.apply_node(node)
         self._predicates.put_node(node)
         self._nodes[name] = kind
         return name
@@ -201,6 +193,6 @@ class _Site:
                 return False
             booking = decision.booking(each.pod, request, 0.0)
             if booking is not None:
-                self._ledger.apply(Assumed(booking))
+                self._ledger.assume(booking)
         self._predicates.place(each.pod, name)
         return True

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.api.core import Pod
 from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu
@@ -26,7 +26,6 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import NodeInfo
-from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, choose_gpus, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
@@ -74,20 +73,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     def annotations(self, pod: Pod) -> dict[str, str]:
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
-
-    def binding(self, pod: Pod, version: str = "") -> Binding:
-        """Build the Binding, which sets node and allocation in one write, and only for the pod with this UID.
-
-        With ``version`` it is valid only for that resourceVersion of the pod.
-        """
-        meta = BindingMeta(
-            name=pod.metadata.name,
-            namespace=pod.metadata.namespace,
-            uid=pod.metadata.uid,
-            annotations=self.annotations(pod),
-            resource_version=version,
-        )
-        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
         """Build the booking to assume while the Binding is in flight; None if there is nothing to book.
@@ -228,7 +213,7 @@ class PlacementEngine:
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
         """Choose GPUs of node ``name`` for the request at ``now_ns`` (Unix time), or return why it does not fit."""
-        node = self.state(name)
+        node = self.ledger.state(name)
         if node is None:
             return UNKNOWN
         if (why := refusal(node, request.shape)) is not None:
@@ -245,17 +230,10 @@ class PlacementEngine:
         return Decision(info.name, tuple(gpus), allocate(request, gpus, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> Refusal[FitRule] | None:
-        node = self.state(name)
+        node = self.ledger.state(name)
         if node is None:
             return UNKNOWN
         return refusal(node, request.shape)
-
-    def state(self, name: str) -> NodeState | None:
-        row = self.ledger.row_of.get(name)
-        node_info = self.ledger.node_info(row) if row is not None else None
-        if row is None or node_info is None:
-            return None
-        return node_state(self.ledger, row, node_info)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Return the row of each name, and whether it is known; the row of an unknown name is 0."""

@@ -63,13 +63,10 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         refused = {name: why for name in names if name != place}
         return PodVerdict(Filtered([name for name in names if name == place], refused))
     found = engine.filter(request, names)
-    return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
-
-
-def _no_fit_text(found: Filtered, asked: int) -> str | None:
     if found.feasible or not found.closest:
-        return None
-    return f"none of {asked} node(s) fits; {'; '.join(grouped(found.closest, asked, NAMED_NODES))}"
+        return PodVerdict(found, lacks_gpus=not found.feasible)
+    whys = "; ".join(grouped(found.closest, len(names), NAMED_NODES))
+    return PodVerdict(found, lacks_gpus=True, no_fit=f"none of {len(names)} node(s) fits; {whys}")
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:

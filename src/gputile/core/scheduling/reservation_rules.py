@@ -97,8 +97,7 @@ def waits_for_first(ledger: Ledger, uid: str) -> bool:
 
 def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:
     """Return why the GPUs of a reservation cannot be used any more; None if they can."""
-    row = ledger.row_of.get(reservation.node)
-    node_info = ledger.node_info(row) if row is not None else None
+    row, node_info = ledger.row_of.get(reservation.node), ledger.info_of(reservation.node)
     if row is None or node_info is None or reservation.allocation is None:
         return _lost(ReservationRule.NODE_GONE, reservation)
     mode = node_info.mode.value if node_info.mode else ""

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from gputile.core.devices.gang_membership import GangName
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.inventory import Gpu
-from gputile.core.devices.request import Request, RequestKind
+from gputile.core.devices.request import Request, RequestError, RequestKind
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.ledger.node_info import GpuState, NodeState, ServingMode
 from gputile.core.placement.fit import is_of_model, same_resource, serves
 from gputile.core.scheduling.eviction_rules import (
     MOST_GRACE_S,
@@ -169,7 +171,7 @@ class VictimSearch:
         With ``only_gpus`` the choice is among the GPUs with these UUIDs.
         """
         request = self._preemptor.request
-        state = self._engine.state(name)
+        state = self._ledger.state(name)
         if (
             state is None
             or not serves(state.serving_mode, request.shape)
@@ -360,3 +362,41 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
     for group in taken:
         gone.remove(group)
     return taken if missing.nothing else None
+
+
+def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
+    """Return whether evictions can help ``pod``: not if its request is invalid, or if it belongs to a planned gang."""
+    try:
+        engine.request(pod)
+    except RequestError:
+        return False
+    return not engine.ledger.configuration.admission.gangs or gang_of(pod) is None
+
+
+def completed_victims(
+    engine: PlacementEngine,
+    request: Request,
+    node: str,
+    proposed: Iterable[str],
+    priority: int,
+    facts: Mapping[str, EvictionFacts],
+) -> frozenset[str] | None:
+    """Return the UIDs of the pods that have to leave ``node`` for a request; None if lower priorities are not enough.
+
+    kube-scheduler's victims, ``proposed``, all leave, since they may also be in the way for other reasons than GPUs.
+    Its dry run counts units of the whole node, so they may not free enough on any GPU: then more are chosen. Since
+    kube-scheduler knows no gangs and evicts on one node only, a pod of a gang leaves without its gang here. A static
+    pod is never a victim, since its kubelet restarts it. ``facts`` describe the bound pods, by UID.
+    """
+    first = frozenset(proposed)
+    if any(uid in facts and facts[uid].static for uid in first):
+        return None
+    if engine.refusal(request, node) is None:
+        return first
+    alone = {}
+    for booking in engine.ledger.on_node(node):
+        known = facts.get(booking.uid, EvictionFacts(booking.namespace, booking.name))
+        alone[booking.uid] = msgspec.structs.replace(known, gang=None, leaves_at=0.0)
+    rules = EvictionRules(alone, {}, evicted=first, withdraws=False)
+    choice = VictimSearch(engine, Preemptor("", request, priority, 0.0), rules).on_node(node)
+    return first.union(choice.evicted) if choice is not None else None

@@ -18,9 +18,9 @@ from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MI
 from gputile.api.wording import shown
 from gputile.api.workloads import ListedPriorityClass
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.legacy_forms import apply_patch
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
+from gputile.core.devices.request import asks_for_gpu
 from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode

@@ -29,8 +29,7 @@ from gputile.api.well_known import DRIVER, GPU_CLASS, SHARE_CLASS
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources, host_request
-from gputile.core.ledger.claim_booking import claim_node
-from gputile.core.ledger.events import ClaimApplied
+from gputile.core.ledger.booking import claim_node
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import on_either_mode
@@ -163,7 +162,7 @@ def allocate_claims(engine: PlacementEngine, pod: Pod, node: str) -> list[Resour
         return allocated
     finally:
         for claim in claims:
-            engine.ledger.apply(ClaimApplied(claim))
+            engine.ledger.apply_claim(claim)
 
 
 def _allocated(engine: PlacementEngine, claim: ResourceClaim, pod: Pod, node: str) -> ResourceClaim | Refusal[FitRule]:
@@ -179,7 +178,7 @@ def _allocated(engine: PlacementEngine, claim: ResourceClaim, pod: Pod, node: st
             reserved_for=(ClaimConsumer(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid),),
         )
         found = msgspec.structs.replace(claim, status=status)
-        engine.ledger.apply(ClaimApplied(found))
+        engine.ledger.apply_claim(found)
     return found
 
 

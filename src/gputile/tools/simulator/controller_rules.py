@@ -14,7 +14,6 @@ from typing import Final
 from gputile.api.core import Node, Pod
 from gputile.api.wording import first_of
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
-from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import (
     GangName,
     gang_of,
@@ -25,6 +24,7 @@ from gputile.core.devices.gang_membership import (
     started,
     too_few_text,
 )
+from gputile.core.devices.request import is_decided
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts

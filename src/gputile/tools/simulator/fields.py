@@ -4,12 +4,14 @@ It does not check for required fields; the API server does.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from gputile.api.core import Node, Pod
+import msgspec
+
+from gputile.api.core import Container, Node, Pod
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX, MODE_LABEL, Mode
@@ -237,3 +239,11 @@ def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Br
         else:
             continue
         yield f"{path}[{shown(name)}]", f"Invalid value: {shown(str(written))}: {rule}"
+
+
+def with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
+    """Return ``pod`` with each container replaced by what ``change`` returns; init containers are changed last."""
+    containers = tuple(map(change, pod.spec.containers))
+    initial = tuple(map(change, pod.spec.init_containers))
+    spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)
+    return msgspec.structs.replace(pod, spec=spec)

@@ -48,6 +48,7 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_cluster import usual_mib
+from gputile.tools.simulator.fields import with_containers
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 ADOPTED: Final = "gputile.io/adopted"  # annotation of nodes with other systems' GPUs; never written to the API server
@@ -297,10 +298,7 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
         )
         return msgspec.structs.replace(container, resources=ResourceRequirements(limits=limits, requests=requests))
 
-    containers = tuple(map(changed, pod.spec.containers))
-    initial = tuple(map(changed, pod.spec.init_containers))
-    spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)
-    return msgspec.structs.replace(pod, spec=spec)
+    return with_containers(pod, changed)
 
 
 def _renamed(pod: Pod) -> Pod:

@@ -13,24 +13,13 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import gang_of, gated
-from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
+from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, is_decided, parse_request
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import (
-    Assumed,
-    ClaimsReplaced,
-    NodeApplied,
-    NodeDeleted,
-    NodesReplaced,
-    PodDeleted,
-    PodsReplaced,
-    TimePassed,
-)
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.ledger.node_info import GpuState, NodeState
 from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -106,10 +95,10 @@ class Subject:
         self.request = self.request_of(pod)
         self.predicates = Predicates(nodes)
         self.ledger = Ledger(configuration)
-        self.ledger.apply(TimePassed(now_ns))
-        self.ledger.apply(NodesReplaced(list(nodes)))
-        self.ledger.apply(PodsReplaced(others))
-        self.ledger.apply(ClaimsReplaced(claims))
+        self.ledger.set_time(now_ns)
+        self.ledger.replace_nodes(list(nodes))
+        self.ledger.replace_pods(others)
+        self.ledger.replace_claims(claims)
         for other in others:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
@@ -166,13 +155,13 @@ class Subject:
         """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
         held = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
         for booking in held:
-            self.ledger.apply(PodDeleted(booking.uid))
+            self.ledger.remove_pod(booking.uid)
         gone = [uid for uid in leaving if self.predicates.remove(uid)]
         try:
             return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             for booking in held:
-                self.ledger.apply(Assumed(booking))
+                self.ledger.assume(booking)
             for uid in gone:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
@@ -180,12 +169,12 @@ class Subject:
         """Return whether the pod would fit ``node`` if it were added."""
         name = node.metadata.name
         self.predicates.put_node(node)
-        self.ledger.apply(NodeApplied(node))
+        self.ledger.apply_node(node)
         try:
             return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
         finally:
             self.predicates.drop_node(name)
-            self.ledger.apply(NodeDeleted(name))
+            self.ledger.remove_node(name)
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
@@ -196,7 +185,7 @@ class Subject:
 
     def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
         """Return a node's report, preceded by its sort key (``_nearness``)."""
-        state, request = self.engine.state(name), self.request
+        state, request = self.engine.ledger.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
             refused = found if isinstance(found, Refusal) else None

@@ -37,6 +37,7 @@ from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Sha
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import PredicateRule, Refusal
+from gputile.tools.simulator.fields import with_containers
 from gputile.tools.simulator.node_reports import NodeReport, Subject, overlooked
 
 _COMING = "a-node-that-comes"
@@ -213,7 +214,8 @@ def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], boo
 
     The cap is a multiple of ``step``. None if even a cap of one step is too much.
     """
-    asked = [count for container in _containers(pod) if (count := count_of(container.resources.limits, resource))]
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    asked = [count_of(container.resources.limits, resource) for container in containers]
     best, low, high = None, 1, max(asked, default=0) // step
     while low <= high:
         middle = (low + high) // 2
@@ -304,29 +306,14 @@ def _labels(given: Mapping[str, str], requirements: Iterable[NodeSelectorRequire
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
+    """Return ``pod`` with at most ``most`` of a resource in each container; a request stays equal to its limit."""
+    amount: ResourceList = {resource: str(most)}
+
     def capped(container: Container) -> Container:
-        asked = count_of(container.resources.limits, resource)
-        return _with(container, resource, most) if asked > most else container
+        limits, requests = container.resources.limits, container.resources.requests
+        if count_of(limits, resource) <= most:
+            return container
+        requests = requests | amount if resource in requests else requests
+        return msgspec.structs.replace(container, resources=ResourceRequirements(limits | amount, requests))
 
-    return _changed(pod, capped)
-
-
-def _changed(pod: Pod, change: Callable[[Container], Container]) -> Pod:
-    containers = tuple(map(change, pod.spec.containers))
-    init = tuple(map(change, pod.spec.init_containers))
-    return msgspec.structs.replace(
-        pod, spec=msgspec.structs.replace(pod.spec, containers=containers, init_containers=init)
-    )
-
-
-def _containers(pod: Pod) -> tuple[Container, ...]:
-    return (*pod.spec.init_containers, *pod.spec.containers)
-
-
-def _with(container: Container, resource: str, amount: int) -> Container:
-    """Return the container with another limit for a resource, and with the same request if it has one."""
-    limits = container.resources.limits | {resource: str(amount)}
-    requests = container.resources.requests
-    if resource in requests:
-        requests = requests | {resource: str(amount)}
-    return msgspec.structs.replace(container, resources=ResourceRequirements(limits=limits, requests=requests))
+    return with_containers(pod, capped)

@@ -21,7 +21,6 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
 from gputile.core.kube_predicates.node_answers import NodeRefusals
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import ClaimApplied, ClaimsReplaced, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
@@ -93,16 +92,16 @@ class Simulation:
         self._predicates = Predicates(scenario.nodes)
         self._groups = scenario.groups
         self._claims = scenario.claims
-        self.ledger.apply(TimePassed(clock_ns()))
+        self.ledger.set_time(clock_ns())
         for node in scenario.nodes:
-            self.ledger.apply(NodeApplied(node))
+            self.ledger.apply_node(node)
         self._nodes = JudgedNodes(self._predicates.node_names, self.ledger.row_of)
-        self.ledger.apply(ClaimsReplaced([*scenario.claims.claims.values()]))
+        self.ledger.replace_claims([*scenario.claims.claims.values()])
         for pod in scenario.bound:
-            self.ledger.apply(PodApplied(pod))
+            self.ledger.apply_pod(pod)
             self._predicates.place(pod, pod.spec.node_name)
         for pod in scenario.waiting:
-            self.ledger.apply(PodApplied(pod))
+            self.ledger.apply_pod(pod)
         there = [*scenario.bound, *scenario.waiting]
         self._victim_finder = VictimFinder(
             self.engine, self._predicates, scenario.nodes, there, scenario.budgets, scenario.groups
@@ -249,7 +248,7 @@ class Simulation:
         """Place a pod with ResourceClaims on the best of the nodes where kube-scheduler can allocate them."""
         pod, made = self._claims.made_for(pod)
         for claim in made:
-            self.ledger.apply(ClaimApplied(claim))
+            self.ledger.apply_claim(claim)
         in_tree = self._predicates.refusals(pod)
         open_rows = np.flatnonzero(in_tree.open)
         open_to_pod = [self._nodes.names[row] for row in open_rows.tolist()]
@@ -274,7 +273,7 @@ class Simulation:
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
         """Place a pod with its allocated ``claims``."""
         for claim in claims:
-            self.ledger.apply(ClaimApplied(claim))
+            self.ledger.apply_claim(claim)
         bookings = (self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod))
         held = [each.allocation for each in bookings if each is not None and each.allocation is not None]
         if not held:
@@ -298,7 +297,7 @@ class Simulation:
             return None
         preemptors = tuple(member.pod.key for member in members if member.pod.metadata.uid in found.places)
         for uid in (*found.evicted, *found.withdrawn):
-            self.ledger.apply(PodDeleted(uid))
+            self.ledger.remove_pod(uid)
             self._predicates.remove(uid)
             self.victims.append(Victim(finder.pods[uid], preemptors))
         return found
@@ -309,21 +308,19 @@ class Simulation:
     def _settled(self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None) -> PodOutcome:
         """Record a pod on its node in the ledger, without GPUs from a Binding."""
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
-        self.ledger.apply(PodApplied(bound))
+        self.ledger.apply_pod(bound)
         return PodOutcome(pod, node, allocation, reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         """Record a pod in the ledger as the API server stores it after the Binding."""
-        binding = decision.binding(pod)
-        annotations = pod.metadata.annotations | binding.metadata.annotations
+        annotations = pod.metadata.annotations | decision.annotations(pod)
         bound = msgspec.structs.replace(
             pod,
             metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
             spec=msgspec.structs.replace(pod.spec, node_name=decision.node),
         )
-        self.ledger.apply(PodApplied(bound))
-        row = self.ledger.row_of.get(decision.node)
-        info = self.ledger.node_info(row) if row is not None else None
+        self.ledger.apply_pod(bound)
+        info = self.ledger.info_of(decision.node)
         policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return PodOutcome(pod, decision.node, decision.allocation, text)

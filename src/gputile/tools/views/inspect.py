@@ -11,8 +11,7 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
-from gputile.core.ledger.booking import Booking, booking_of
-from gputile.core.ledger.claim_booking import claim_booking, claim_node
+from gputile.core.ledger.booking import Booking, booking_of, claim_booking, claim_node
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.reservations import reserved_booking
 from gputile.tools.views.terminal_text import aligned, inert

@@ -9,18 +9,6 @@ from itertools import islice
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
-from gputile.core.ledger.events import (
-    ClaimApplied,
-    ClaimDeleted,
-    ClaimsReplaced,
-    NodeApplied,
-    NodeDeleted,
-    NodesReplaced,
-    PodApplied,
-    PodDeleted,
-    PodsReplaced,
-    TimePassed,
-)
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.web.records import Difference, NodeTile, PageContent, PendingPod
 from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
@@ -54,20 +42,20 @@ class PageState:
         if pod.spec.node_name and not pod.finished and instances_of_pod(pod):
             self._on_instances.setdefault(pod.spec.node_name, {})[uid] = pod
             self._touched_nodes.add(pod.spec.node_name)
-        self._ledger.apply(PodApplied(pod))
+        self._ledger.apply_pod(pod)
         self._touch(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
         self._instances_freed(self._pods.get(uid))
         self._touch(uid, self._pods.pop(uid, None))
-        self._ledger.apply(PodDeleted(uid))
+        self._ledger.remove_pod(uid)
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
         """Apply a complete list of pods; pods whose UIDs are ``unreadable`` keep their last known state."""
         there = unreadable.union(pod.metadata.uid for pod in pods)
         for uid in self._pods.keys() - there:
             self.pod_deleted(uid)
-        self._ledger.apply(PodsReplaced((), there))
+        self._ledger.replace_pods((), there)
         for pod in pods:
             self.pod_applied(pod)
 
@@ -76,35 +64,35 @@ class PageState:
             return
         self._nodes[node.metadata.name] = node
         self._touched_nodes.add(node.metadata.name)
-        self._ledger.apply(NodeApplied(node))
+        self._ledger.apply_node(node)
 
     def node_deleted(self, name: str) -> None:
         self._nodes.pop(name, None)
         self._touched_nodes.add(name)
-        self._ledger.apply(NodeDeleted(name))
+        self._ledger.remove_node(name)
 
     def nodes_replaced(self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()) -> None:
         """Apply a complete list of nodes; nodes whose names are ``unreadable`` keep their last known state."""
         there = unreadable.union(node.metadata.name for node in nodes)
         for name in self._nodes.keys() - there:
             self.node_deleted(name)
-        self._ledger.apply(NodesReplaced((), there))
+        self._ledger.replace_nodes((), there)
         for node in nodes:
             self.node_applied(node)
 
     def claim_applied(self, claim: ResourceClaim) -> None:
-        self._ledger.apply(ClaimApplied(claim))
+        self._ledger.apply_claim(claim)
 
     def claim_deleted(self, uid: str) -> None:
-        self._ledger.apply(ClaimDeleted(uid))
+        self._ledger.remove_claim(uid)
 
     def claims_replaced(self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()) -> None:
         """Apply a complete list of claims; claims whose UIDs are ``unreadable`` keep their last known state."""
-        self._ledger.apply(ClaimsReplaced(claims, unreadable))
+        self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
         """Expire the reservations that end by ``now_ns``, Unix time in nanoseconds."""
-        self._ledger.apply(TimePassed(now_ns))
+        self._ledger.set_time(now_ns)
 
     # -- questions
 

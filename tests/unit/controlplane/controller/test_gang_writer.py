@@ -13,7 +13,6 @@ from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
-from gputile.core.ledger.events import PodApplied
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
 from tests.fakes.coroutines import at_once
@@ -78,7 +77,7 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
     bench = Bench(node("n"), node("m"))
     bench.gang("odd", 2, born="2030-03-17T17:00:00Z")
     bench.gang("g", 2)
-    bench.view.ledger.apply(PodApplied(member("odd", 1, 2, node="elsewhere")))
+    bench.view.ledger.apply_pod(member("odd", 1, 2, node="elsewhere"))
     gang_writer = GangWriter(bench.view, bench.planner, BoundMeanwhile(), lambda: True, lambda: None)
     with caplog.at_level(logging.ERROR):
         result = bench.round()

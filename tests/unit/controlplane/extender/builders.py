@@ -4,7 +4,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
-from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 
 
@@ -32,5 +31,5 @@ def gpu_pod(
 def ledger_of(*nodes: Node) -> Ledger:
     ledger = Ledger(Configuration())
     for node in nodes:
-        ledger.apply(NodeApplied(node))
+        ledger.apply_node(node)
     return ledger

@@ -17,7 +17,6 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
-from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
@@ -36,7 +35,7 @@ class PreemptingExtender:
     def __init__(self, world: "PreemptingWorld") -> None:
         self.ledger = Ledger(Configuration())
         for name in world.nodes:
-            self.ledger.apply(NodeApplied(preempting_node(name)))
+            self.ledger.apply_node(preempting_node(name))
         self.evictable = EvictablePods(self.holds)
         self.informer = Informer(self.ledger, lambda _: None, (self.evictable,))
         at_once(self.informer.listed_pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()])))
@@ -189,7 +188,7 @@ class PreemptingWorld:
         """Let time pass, and the controller do rounds: it reserves GPUs, has pods evicted, and sees what came of it."""
         self.pass_time(seconds)
         await self.extender.binder.resolve_unconfirmed()
-        self.extender.ledger.apply(TimePassed(self.now_s * 10**9))
+        self.extender.ledger.set_time(self.now_s * 10**9)
         for _ in range(3):
             await self.controller.round()
         await asyncio.sleep(0)

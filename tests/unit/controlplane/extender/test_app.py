@@ -14,7 +14,6 @@ from gputile.controlplane.extender.binder import Binder
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
-from gputile.core.ledger.events import ClaimApplied, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.http_server import BodyReader
@@ -96,7 +95,7 @@ async def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
 @pytest.mark.parametrize(("node", "said"), [("c", " of node c"), ("a", " of node a; memory is not limited there")])
 async def test_an_event_says_where_memory_is_not_limited(node: str, said: str) -> None:
     served = Served()
-    served.ledger.apply(NodeApplied(gpu_node("c", mode="cgpu")))
+    served.ledger.apply_node(gpu_node("c", mode="cgpu"))
     served.cluster.add(gpu_pod("p"))
     await served.ask("bind", {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": node})
     assert served.notices[0].message.endswith(said)
@@ -202,9 +201,9 @@ async def test_names_of_absurd_length_make_no_long_answer() -> None:
 @pytest.mark.requirement("B8")
 async def test_a_pod_with_claims_is_ranked_by_its_claims_and_by_nothing_else() -> None:
     served = Served()
-    served.ledger.apply(NodeApplied(plain_node("c", mode="cgpu", claims=True)))
-    served.ledger.apply(ClaimApplied(claim("good", memory="4Gi")))
-    served.ledger.apply(ClaimApplied(claim("bad", memory="0")))
+    served.ledger.apply_node(plain_node("c", mode="cgpu", claims=True))
+    served.ledger.apply_claim(claim("good", memory="4Gi"))
+    served.ledger.apply_claim(claim("bad", memory="0"))
     body = wire(plain_pod("p", cpu="1"))
     body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     body["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "good"}]

@@ -12,7 +12,6 @@ from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, CONFIRM
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
-from gputile.core.ledger.events import PodApplied, PodsReplaced
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import AnswerLost, ApiError, Forbidden, KubeError, ServerError, TooManyRequests, Unauthorized
 from gputile.kube.objects import Replaced
@@ -49,7 +48,7 @@ class Bench:
     def watch(self) -> None:
         """Deliver what the API server holds, as the watch would."""
         for pod in self.cluster.pods.values():
-            self.ledger.apply(PodApplied(copy.deepcopy(pod)))
+            self.ledger.apply_pod(copy.deepcopy(pod))
 
     def used(self) -> dict[str, int]:
         return {
@@ -161,7 +160,7 @@ async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
     def corrected(pod: Pod) -> None:
         other = (Gpu(1, "GPU-a-1", 15360, "T4"),)
         pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other, pod)
-        bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
+        bench.ledger.apply_pod(copy.deepcopy(pod))
 
     overtaken(bench, corrected)
     for name in ("p", "q"):
@@ -178,7 +177,7 @@ async def test_a_list_that_is_older_than_a_binding_frees_nothing(fate: Fate) -> 
     assert await bench.bind(bench.create("p", 15), "a")
     bench.now += CONFIRMATION_S
     await bench.binder.resolve_unconfirmed()
-    bench.ledger.apply(PodsReplaced(()))
+    bench.ledger.replace_pods(())
     assert bench.used() == {"a": 15, "b": 0}
     assert not bench.ledger.overdue(bench.now, CONFIRMATION_S), "it was read a moment ago"
     assert await bench.bind(bench.create("q", 15), "a")

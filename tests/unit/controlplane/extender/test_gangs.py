@@ -14,7 +14,6 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
-from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import gpu_node, ledger_of, pod, share
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -39,7 +38,7 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
     configuration = Configuration(admission=AdmissionConfiguration(gangs=True))
     ledger = ledger_of(*(gpu_node(name, mode="cgpu") for name in NODES), configuration=configuration)
     asking = member("p", labels, {RESERVATION_ANNOTATION: hold} if hold is not None else None)
-    ledger.apply(PodApplied(asking))
+    ledger.apply_pod(asking)
     cluster = ModelCluster(lambda: Fate.OK)
     cluster.add(asking)
     engine = PlacementEngine(ledger)
@@ -94,7 +93,7 @@ class Bench:
 
     def hear(self) -> None:
         for each in self.pods.values():
-            self.ledger.apply(PodApplied(copy.deepcopy(each)))
+            self.ledger.apply_pod(copy.deepcopy(each))
 
     async def bind(self, name: str) -> str:
         """Return "" where the pod was bound, else why not."""
@@ -150,5 +149,5 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
 @pytest.mark.anyio
 async def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
     bench = Bench()
-    bench.ledger.apply(PodDeleted("p1"))
+    bench.ledger.remove_pod("p1")
     assert "1 of the 2 reservations" in await bench.bind("p2")

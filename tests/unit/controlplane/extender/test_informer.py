@@ -15,7 +15,6 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
 from gputile.controlplane import event_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.informer import WATCH_LAG_SECONDS, Informer, PodRequeuer
-from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.conftest import examples
@@ -60,8 +59,8 @@ async def test_piece_by_piece_is_the_same_as_at_once(
     unread = [UnreadableObject("default", f"p{i}", f"uid-p{i}", "nonsense") for i in unreadable - after]
     listed: Replaced[Pod] = Replaced([held(i, gpu=1) for i in sorted(after)], unread)
     (feed, slowly), (_, at_once) = fed(), fed()
-    at_once.apply(NodesReplaced(copy.deepcopy(listed_nodes.objects)))
-    at_once.apply(PodsReplaced(copy.deepcopy(listed.objects), frozenset(each.uid for each in unread)))
+    at_once.replace_nodes(copy.deepcopy(listed_nodes.objects))
+    at_once.replace_pods(copy.deepcopy(listed.objects), frozenset(each.uid for each in unread))
 
     await feed.listed_nodes(listed_nodes)
     await feed.listed_pods(listed)
@@ -105,8 +104,8 @@ def test_what_is_assumed_while_those_that_are_gone_are_released_stays() -> None:
     assert last is not None
     steps = ledger.release_gone(set())
     next(steps)
-    ledger.apply(PodDeleted(last.uid))
-    ledger.apply(Assumed(msgspec.structs.replace(last, assumed_at=1.0)))
+    ledger.remove_pod(last.uid)
+    ledger.assume(msgspec.structs.replace(last, assumed_at=1.0))
     for _ in steps:
         pass
     assert [booking.uid for booking in ledger.bookings()] == [last.uid]

@@ -8,7 +8,7 @@ from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint
 from gputile.api.webhooks import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.workloads import PodDisruptionBudget
-from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.free_memory import overallocated_gpus
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]

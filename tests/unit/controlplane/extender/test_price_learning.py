@@ -8,7 +8,6 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.controlplane.extender.server import PriceLearning
 from gputile.core.devices.request import parse_request
-from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.packing_scores import PackingState
 from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker
@@ -28,7 +27,7 @@ async def market_after(engine: PlacementEngine, before: PackingState | None) -> 
 @pytest.mark.anyio
 async def test_prices_follow_the_pods_that_come() -> None:
     ledger = Ledger(Configuration(placement="packing"))
-    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+    ledger.apply_node(gpu_node("n", mode="cgpu"))
     engine = PlacementEngine(ledger)
     request = parse_request(pod("p", mem=5), 1024)
     assert request is not None
@@ -56,7 +55,7 @@ async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule
     ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))
     for each in (ledger, plain):
         for node in nodes:
-            each.apply(NodeApplied(node))
+            each.apply_node(node)
         for i in range(1200):
             book(each, f"u{i}", "used", share("GPU-used-0", 1))
     engine = PlacementEngine(ledger, prices_later=True)

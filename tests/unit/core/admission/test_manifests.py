@@ -21,7 +21,7 @@ from gputile.api.well_known import (
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
-from gputile.core.admission import isolation_bypass, protected_annotations
+from gputile.core.admission import isolation_bypass, review
 from gputile.core.admission.pod_view import ContainerView, PodSpecView, PodView, VolumeMount
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
@@ -58,7 +58,7 @@ def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) 
     if "names-a-gpu-resource" in judged:
         assert judged == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
     else:
-        forged = {*protected_annotations.PROTECTED, protected_annotations.PROTECTED_PREFIX}
+        forged = {*review.PROTECTED, review.PROTECTED_PREFIX}
         assert judged["names-a-gpu-resource-or-allocation"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
     assert webhook["failurePolicy"] == "Fail"
     path = webhook["clientConfig"]["service"]["path"]
@@ -77,9 +77,9 @@ def test_what_is_sent_once_names_nothing_that_is_protected() -> None:
     }
     known = named(condition)
     own = next(name for name in known if name.endswith("/"))
-    others = {*protected_annotations.PROTECTED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION}
+    others = {*review.PROTECTED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION}
     assert {name for name in others if not name.startswith(own)} <= known
-    assert known >= {protected_annotations.PROTECTED_PREFIX, protected_annotations.STAMPED, GPU_COUNT_LABEL}
+    assert known >= {review.PROTECTED_PREFIX, review.STAMPED, GPU_COUNT_LABEL}
     assert known >= set(GPU_RESOURCES)
 
 

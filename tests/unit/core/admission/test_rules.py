@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.core.admission.protected_annotations import MOST_FOUND
-from gputile.core.admission.review import MOST_SHOWN, UnreadableReview, message, mutate, validate
+from gputile.core.admission.review import MOST_FOUND, MOST_SHOWN, UnreadableReview, message, mutate, validate
 from gputile.core.refusal import AdmissionRule, Refusal
 
 from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, request

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gputile.api.conversion import MOST_CHARACTERS
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import (
     Allocation,
@@ -30,7 +31,6 @@ from gputile.core.devices.inventory import (
     model_labels,
     resources_for_mode,
 )
-from gputile.core.devices.versioned_codec import MOST_CHARACTERS
 from tests.fakes import gpushare_client
 from tests.fakes.corebuilders import container, pod, request_of
 

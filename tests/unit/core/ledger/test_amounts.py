@@ -31,7 +31,6 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import MOST_CPU, MOST_HOST_MIB
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -248,14 +247,14 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
 def test_a_node_whose_pods_all_use_all_gpus_is_read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """110 pods with 16 GPUs each were compared with each other, GPU by GPU, for a fifth of a second."""
     there, ledger, compared = gpu_node("n", mode="share", sizes=[81920] * 16), Ledger(Configuration()), []
-    ledger.apply(NodeApplied(there))
+    ledger.apply_node(there)
     text = allocation_text(*(share(f"GPU-n-{gpu}", 1024) for gpu in range(16)))
     for i in range(20):
-        ledger.apply(PodApplied(pod(f"p{i}", mem=16, node="n", annotations={ALLOCATION_ANNOTATION: text})))
+        ledger.apply_pod(pod(f"p{i}", mem=16, node="n", annotations={ALLOCATION_ANNOTATION: text}))
     groups = ledger.node_arrays.group.copy()
     monkeypatch.setattr(Booking, "on_gpu", lambda *_: compared.append(1))
     labels = there.metadata.labels | {PLACEMENT_LABEL: "spread"}
     meta = msgspec.structs.replace(there.metadata, labels=labels)
-    ledger.apply(NodeApplied(msgspec.structs.replace(there, metadata=meta)))
+    ledger.apply_node(msgspec.structs.replace(there, metadata=meta))
     assert compared == []
     assert (ledger.node_arrays.group == groups).all()

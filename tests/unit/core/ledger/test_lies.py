@@ -12,7 +12,6 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.core.devices.request import RequestKind, Shape
-from gputile.core.ledger.events import Assumed, NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
@@ -77,7 +76,7 @@ def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
         assert isinstance(decision, Decision)
         booking = decision.booking(asking, request, 0.0)
         assert booking is not None
-        ledger.apply(Assumed(booking))
+        ledger.assume(booking)
         for part in booking.gpus:
             got.setdefault(part.uuid, []).append((part.mib, booking.whole))
     return got
@@ -94,7 +93,7 @@ def held_at_worst(shape: Shape, claim: Allocation) -> dict[str, int]:
 @given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
 def test_nobody_gets_what_a_pod_claims_or_may_be_on(claim: Allocation, asks: dict[str, int], mode: str) -> None:
     ledger, shape = ledger_of_two(mode), request_of(pod(asks=asks)).shape
-    ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
+    ledger.apply_pod(bound(asks, encode_allocation(claim)))
     named = {part.uuid for part in claim.gpus}
     got = fill(ledger)
     if len(named) < shape.gpus or not named <= set(gpus("n")):
@@ -122,7 +121,7 @@ def test_an_agents_correction_is_booked_as_it_is(one: tuple[int, ...], two: tupl
     allocation = Allocation(shares, parts, 1024, mode="cgpu")
     ledger = ledger_of(gpu_node("n", mode="cgpu", sizes=[SIZE] * 7))
     asking = bound({"mem": len(one) + len(two)}, encode_allocation(allocation))
-    ledger.apply(PodApplied(asking))
+    ledger.apply_pod(asking)
     booking = ledger.booking("liar")
     assert booking is not None
     assert booking.allocation == allocation
@@ -137,16 +136,18 @@ def machine(serial: str) -> Node:
     return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n"))
 
 
-def bound_before(uid: str, serial: str, gpu: int, units: int) -> PodApplied:
+def bound_before(uid: str, serial: str, gpu: int, units: int) -> Pod:
     text = allocation_text(share(f"GPU-{serial}-{gpu}", units * 1024))
-    return PodApplied(pod(uid, node="n", annotations={ALLOCATION_ANNOTATION: text}, asks={"mem": units}))
+    return pod(uid, node="n", annotations={ALLOCATION_ANNOTATION: text}, asks={"mem": units})
 
 
 def replace(ledger: Ledger, way: str) -> None:
     if way == "deleted first":
-        ledger.apply(NodeDeleted("n"))
-    event = NodesReplaced([machine("new")]) if way == "listed anew" else NodeApplied(machine("new"))
-    ledger.apply(event)
+        ledger.remove_node("n")
+    if way == "listed anew":
+        ledger.replace_nodes([machine("new")])
+    else:
+        ledger.apply_node(machine("new"))
 
 
 def fitting(ledger: Ledger) -> int:
@@ -157,7 +158,7 @@ def fitting(ledger: Ledger) -> int:
         if not isinstance(decided, Decision) or decided.allocation is None:
             return number
         there = {ALLOCATION_ANNOTATION: encode_allocation(decided.allocation)}
-        ledger.apply(PodApplied(pod(uid, node="n", annotations=there, asks={"mem": 1})))
+        ledger.apply_pod(pod(uid, node="n", annotations=there, asks={"mem": 1}))
     raise AssertionError("more than the node has")
 
 
@@ -169,11 +170,11 @@ def test_nothing_is_given_away_while_a_pod_of_the_lost_machine_is_there(way: str
     """It may be on any of the new GPUs: its kubelet has started it before any agent was there."""
     ledger = ledger_of(machine("old"))
     for number, (gpu, units) in enumerate(held):
-        ledger.apply(bound_before(f"p{number}", "old", gpu, units))
+        ledger.apply_pod(bound_before(f"p{number}", "old", gpu, units))
     replace(ledger, way)
     for number in range(len(held)):
         assert {booking.uid for booking in ledger.unplaced("n")} == {f"p{left}" for left in range(number, len(held))}
         assert fitting(ledger) == 0
-        ledger.apply(PodDeleted(f"p{number}"))
+        ledger.remove_pod(f"p{number}")
     assert image(ledger) == image(ledger_of(machine("new")))
     assert fitting(ledger) == GPU_COUNT * UNITS, "nothing of the lost machine counts"

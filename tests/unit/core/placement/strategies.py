@@ -7,7 +7,6 @@ from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
@@ -55,7 +54,7 @@ def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Led
     for i in range(draw(st.integers(0, 8))):
         name, uid, namespace = draw(st.sampled_from(names)), f"p{i}", draw(st.sampled_from(NAMESPACES))
         if draw(st.integers(0, 19)) == 0:
-            ledger.apply(Assumed(Booking(uid, namespace, uid, name, namespace, None, assumed_at=0.0)))
+            ledger.assume(Booking(uid, namespace, uid, name, namespace, None, assumed_at=0.0))
             continue
         held = [
             share(
@@ -68,7 +67,7 @@ def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Led
         book(ledger, uid, name, *held, namespace=namespace, whole=draw(st.booleans()))
     for i in range(draw(st.integers(0, 2))):
         asks = draw(st.sampled_from([{"cpu": "3", "memory": "9Gi"}, {"cpu": "70"}, {"memory": "2Ti"}]))
-        ledger.apply(PodApplied(pod(f"plain{i}", node=draw(st.sampled_from(names)), asks=asks)))
+        ledger.apply_pod(pod(f"plain{i}", node=draw(st.sampled_from(names)), asks=asks))
     return ledger
 
 

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
-from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.fit import choose_gpus, refusal
 from gputile.core.placement.packing_scores import (
@@ -62,7 +60,8 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
     rows = np.arange(arrays.rows)
     assert (scores(arrays, shape, host, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
-        node = node_state(ledger, row, node_info)
+        node = ledger.state(node_info.name)
+        assert node is not None
         fits = refusal(node, shape) is None
         assert fits == (everywhere[row] != vectorized.UNFIT)
         if not fits:
@@ -108,7 +107,7 @@ def test_the_label_packing_means_binpack_where_the_cluster_goes_by_something_els
     """What remnants are worth is learnt for the whole cluster or not at all."""
     for configuration, placement in ((Configuration(), "binpack"), (PACKING, "packing")):
         ledger = Ledger(configuration)
-        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu", placement="packing")))
+        ledger.apply_node(gpu_node("n", mode="cgpu", placement="packing"))
         node_info = ledger.node_info(ledger.row_of["n"])
         assert node_info is not None
         assert node_info.placement == placement
@@ -118,7 +117,7 @@ def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
     ledger = ledger_of(gpu_node("n0", mode="cgpu"))
     packing_state = market_of(ledger)
     for i in range(1, 40):
-        ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
+        ledger.apply_node(gpu_node(f"n{i}", mode="cgpu"))
     shape = request_of(pod("p", mem=4)).shape
     found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, slice(0, ledger.node_arrays.rows), packing_state)
     assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import GpuState, NodeState, node_state
+from gputile.core.ledger.node_info import GpuState, NodeState, ServingMode
 from gputile.core.placement import vectorized
 from gputile.core.placement.fit import choose_gpus, gpu_shortages, refusal
 from gputile.core.refusal import FitRule
@@ -45,7 +44,11 @@ def node_score(ledger: Ledger, node: NodeState, shape: Shape, policy: str, host:
     if shape.kind is not RequestKind.SHARED:
         gpu_used, node_used = 1000, 1000 * (sum(not gpu.empty for gpu in node.gpus) + shape.gpus) // len(node.gpus)
     else:
-        first = chosen[0] if node.info.by_claims else min(chosen, key=spread_key if node.spread else binpack_key)
+        first = (
+            chosen[0]
+            if node.info.by_claims
+            else min(chosen, key=spread_key if node.info.placement == "spread" else binpack_key)
+        )
         used, total = sum(min(gpu.used, gpu.total) for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
         gpu_used = 1000 * (first.used + shape.mib) // first.total
         node_used = 1000 * (used + shape.gpus * shape.mib) // total
@@ -69,12 +72,11 @@ def ledger_with(placement: str, used: Sequence[tuple[int, int]], sizes: Sequence
 
 
 def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[int]:
-    row = ledger.row_of["n"]
-    node_info = ledger.node_info(row)
-    assert node_info is not None
+    node = ledger.state("n")
+    assert node is not None
     limits = {"mem": units} | ({"core": core} if core else {})
     shape = request_of(pod(count=count, asks=limits)).shape
-    gpus = choose_gpus(ledger.node_arrays, row, node_state(ledger, row, node_info), shape)
+    gpus = choose_gpus(ledger.node_arrays, ledger.row_of["n"], node, shape)
     return [gpu.gpu.index for gpu in gpus]
 
 
@@ -147,7 +149,7 @@ def test_gpus_of_another_device_plugin_are_the_last_resort_g6() -> None:
 
 
 def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
-    return [(row, node_state(ledger, row, node_info)) for row, node_info in ledger.nodes()]
+    return [(row, state) for name, row in ledger.row_of.items() if (state := ledger.state(name)) is not None]
 
 
 @settings(max_examples=examples(400))

@@ -8,7 +8,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed
 from gputile.core.refusal import FitRule, Refusal, grouped
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
@@ -211,7 +210,7 @@ def test_refusals_name_the_gpu_what_it_has_and_what_is_missing(
 
 def test_a_pod_on_unknown_gpus_closes_the_node_and_is_named() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu"))
-    ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
+    ledger.assume(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0))
     why = PlacementEngine(ledger).refusal(request_of(pod(mem=1)), "n")
     assert why is not None
     assert why.rule is FitRule.UNPLACED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gputile.api.core import NodeCondition, NodeSpec, NodeStatus, Taint
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
+from gputile.core.placement.free_memory import FREE_STEPS_GIB, MIB_OF_GIB, FreeMemory, free_memory
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
 
 pytestmark = pytest.mark.requirement("B7")
@@ -20,7 +20,7 @@ def summed(ledger: Ledger) -> FreeMemory:
 
 
 def hole(found: FreeMemory, gib: int) -> int:
-    return found.holes[HOLES_GIB.index(gib)]
+    return found.free_by_step[FREE_STEPS_GIB.index(gib)]
 
 
 def test_nothing_is_free_in_no_cluster() -> None:
@@ -35,11 +35,11 @@ def test_free_memory_is_counted_by_the_size_of_the_hole() -> None:
     found = summed(ledger)
     assert (found.total, found.booked, found.free) == (64 * GIB, 29 * GIB - 512, 35 * GIB + 512)
     assert (hole(found, 0), hole(found, 2), hole(found, 16)) == (512, 3 * GIB, 32 * GIB)
-    assert (found.largest_hole, found.free_gpus) == (16 * GIB, 2)
+    assert (found.largest_free, found.free_gpus) == (16 * GIB, 2)
 
 
 def test_the_definition_of_the_paper_by_hand() -> None:
-    """Two kinds of pods, 4 and 12 GiB, as often: of the holes of 4, 8 and 16 GiB the second can use one only."""
+    """Two kinds of pods, 4 and 12 GiB, as often: of the free_by_step of 4, 8 and 16 GiB the second can use one only."""
     ledger = ledger_of(gpu_node("n", mode="cgpu", sizes=[16 * GIB] * 3))
     book(ledger, "small", "n", share("GPU-n-0", 4 * GIB))
     book(ledger, "large", "n", share("GPU-n-1", 12 * GIB))
@@ -85,7 +85,7 @@ def test_nothing_is_free_on_nodes_that_take_no_pods(spec: NodeSpec, status: Node
     book(ledger, "a", "shut", share("GPU-shut-0", 4 * GIB))
     found = summed(ledger)
     assert (found.total, found.booked) == (96 * GIB, 4 * GIB)
-    assert (found.free, found.largest_hole, found.free_gpus) == (16 * GIB, 16 * GIB, 1)
+    assert (found.free, found.largest_free, found.free_gpus) == (16 * GIB, 16 * GIB, 1)
 
 
 def test_whole_gpus_are_used_where_nothing_is_booked() -> None:
@@ -103,4 +103,4 @@ def test_the_ratio_is_a_part_of_what_is_free(bookings: list[tuple[int, int]]) ->
         book(ledger, f"p{number}", node, share(f"GPU-{node}-{gpu % 4}", gib * GIB))
     found = summed(ledger)
     assert 0 <= found.fragmentation <= 1
-    assert found.free == sum(found.holes) <= found.total
+    assert found.free == sum(found.free_by_step) <= found.total

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.placement.topology import Matrix, best_set
+from gputile.core.placement.fit import Matrix, best_set
 from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("T2")

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gputile.core.ledger.events import ClaimApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod_with_claims
@@ -15,15 +14,15 @@ pytestmark = pytest.mark.requirement("B8")
 
 
 def ranks(ledger: Ledger, *names: str, **asked: Any) -> list[int]:
-    ledger.apply(ClaimApplied(claim("mine", **asked)))
+    ledger.apply_claim(claim("mine", **asked))
     return rank_pod_with_claims(PlacementEngine(ledger), pod_with_claims("p", "mine"), names)[0]
 
 
 def test_a_node_is_ranked_by_the_first_gpu_that_fits_and_not_by_the_best() -> None:
     """On node a the share would go to an empty GPU, although another would be filled by it."""
     ledger = ledger_of(*(gpu_node(name, mode="cgpu", sizes=(8192, 8192), claims=True) for name in ("a", "b")))
-    ledger.apply(ClaimApplied(claim("x", result("a", 1, memory="4Gi"), memory="4Gi")))
-    ledger.apply(ClaimApplied(claim("y", result("b", 0, memory="4Gi"), memory="4Gi")))
+    ledger.apply_claim(claim("x", result("a", 1, memory="4Gi"), memory="4Gi"))
+    ledger.apply_claim(claim("y", result("b", 0, memory="4Gi"), memory="4Gi"))
     assert ranks(ledger, "a", "b", memory="4Gi") == [8, 10]
 
 
@@ -33,7 +32,7 @@ def test_without_a_request_for_compute_a_share_takes_all_of_it_where_the_node_co
         gpu_node("both", mode="core_mem", sizes=(8192,), claims=True),
         gpu_node("used", mode="core_mem", sizes=(8192,), claims=True),
     )
-    ledger.apply(ClaimApplied(claim("x", result("used", 0, memory="1Gi", cores="5"), memory="1Gi")))
+    ledger.apply_claim(claim("x", result("used", 0, memory="1Gi", cores="5"), memory="1Gi"))
     found = ranks(ledger, "memory", "both", "used", memory="4Gi")
     assert found[2] == 0
     assert min(found[:2]) >= 9
@@ -59,6 +58,6 @@ def test_a_claim_that_breaks_a_rule_is_left_to_kube_scheduler_and_told_of(asked:
 
 def test_a_claim_that_is_allocated_asks_for_nothing_more() -> None:
     ledger = ledger_of(*(gpu_node(name, mode="cgpu", claims=True) for name in ("a", "b")))
-    ledger.apply(ClaimApplied(claim("mine", result("a", 1, memory="4Gi"), memory="4Gi")))
+    ledger.apply_claim(claim("mine", result("a", 1, memory="4Gi"), memory="4Gi"))
     engine = PlacementEngine(ledger)
     assert rank_pod_with_claims(engine, pod_with_claims("p", "mine", "unknown"), ["a", "b"]) == ([0, 0], "")

@@ -13,7 +13,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import LEGACY_MODEL_LABEL, MODEL_LABEL
 from gputile.core.devices.request import parse_request
-from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import Demand, prices
 from gputile.core.scheduling import demand as learning
@@ -103,7 +102,7 @@ PACKING = Configuration(placement="packing")
 def cluster() -> Ledger:
     ledger = Ledger(PACKING)
     for name in ("a", "b"):
-        ledger.apply(NodeApplied(gpu_node(name, mode="cgpu", allocatable={"cpu": "32"})))
+        ledger.apply_node(gpu_node(name, mode="cgpu", allocatable={"cpu": "32"}))
     return ledger
 
 
@@ -143,7 +142,7 @@ def test_pods_that_are_there_already_are_learnt_from() -> None:
         assert isinstance(decision, Decision)
         meta = msgspec.structs.replace(asking.metadata, annotations=decision.annotations(asking))
         spec = msgspec.structs.replace(asking.spec, node_name="a")
-        ledger.apply(PodApplied(Pod(metadata=meta, spec=spec)))
+        ledger.apply_pod(Pod(metadata=meta, spec=spec))
     assert weight_of(DemandTracker(ledger), 334) == pytest.approx(6, abs=0.01)
 
 

@@ -78,7 +78,7 @@ def try_everything(nodes: Sequence[Node], wanted: Sequence[tuple[int, int]]) -> 
 
 
 def _gpus(each: Node) -> Sequence:  # type: ignore[type-arg]
-    state = PlacementEngine(ledger_of(each)).state(each.metadata.name)
+    state = ledger_of(each).state(each.metadata.name)
     assert state is not None
     return state.gpus
 

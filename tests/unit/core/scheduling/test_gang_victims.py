@@ -13,7 +13,6 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
@@ -58,7 +57,7 @@ class Cluster:
     def ground(self) -> VictimSearchInput:
         ledger, predicates = ledger_of(*self.nodes), Predicates(self.nodes)
         for bound in self.pods.values():
-            ledger.apply(PodApplied(bound))
+            ledger.apply_pod(bound)
             predicates.place(bound, bound.spec.node_name)
         return VictimSearchInput(PlacementEngine(ledger), predicates, Predicates(self.nodes), self.pods)
 
@@ -226,12 +225,12 @@ def test_reserved_places_are_enough_once_the_others_have_left() -> None:
     )
     ledger = ledger_of(*cluster.nodes, configuration=configuration)
     for bound in cluster.pods.values():
-        ledger.apply(PodApplied(bound))
+        ledger.apply_pod(bound)
     for each in members:
         place = found.places[each.metadata.uid]
         text = encode_reservation(Reservation("plan", 2, 2, place.node, NOW_NS + 10**11, place.allocation))
         each.metadata.annotations = {"gputile.io/hold": text}
-        ledger.apply(PodApplied(each))
+        ledger.apply_pod(each)
     ground = VictimSearchInput(PlacementEngine(ledger), ground.predicates, ground.empty, cluster.pods)
     places = {booking.uid: booking for booking in ledger.bookings() if booking.reserved}
     assert len(places) == 2

@@ -4,7 +4,6 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
-from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.pod_filter import takes_now
 from tests.fakes.corebuilders import gpu_node
@@ -16,7 +15,7 @@ CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 def ledger_of(node: Node) -> Ledger:
     ledger = Ledger(Configuration())
-    ledger.apply(NodeApplied(node))
+    ledger.apply_node(node)
     return ledger
 
 

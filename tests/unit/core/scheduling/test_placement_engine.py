@@ -12,13 +12,13 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import MEMORY_UNIT_ANNOTATION, Placement
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement import packing_scores, vectorized
 from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
+from gputile.core.scheduling.bind import PodBinding
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, PlacementEngine
 from tests.fakes.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
@@ -119,7 +119,7 @@ def test_binpack_leaves_gpus_where_the_machine_has_cpu_for_them() -> None:
     room = {"cpu": "10", "memory": "100Gi"}
     ledger = ledger_of(*(gpu_node(name, mode="cgpu", sizes=[8192] * 2, allocatable=room) for name in ("a", "b")))
     for name, cpu in (("a", "9"), ("b", "1")):
-        ledger.apply(PodApplied(pod(f"plain-{name}", node=name, cpu=cpu)))
+        ledger.apply_pod(pod(f"plain-{name}", node=name, cpu=cpu))
     request = request_of(pod(mem=4, cpu="1"))
     assert PlacementEngine(ledger).best_first(request, ["a", "b"]) == ["b", "a"]
 
@@ -188,9 +188,10 @@ def test_a_decision_names_gpus_units_and_each_containers_part_u3() -> None:
 
 def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says() -> None:
     asking = pod("p", mem=2, core=10)
-    decision = PlacementEngine(ledger_of(gpu_node(mode="core_mem"))).decide(request_of(asking), "n", 5)
+    ledger = ledger_of(gpu_node(mode="core_mem"))
+    decision = PlacementEngine(ledger).decide(request_of(asking), "n", 5)
     assert isinstance(decision, Decision)
-    binding, booking = decision.binding(asking), decision.booking(asking, request_of(asking), 3.0)
+    binding, booking = PodBinding(ledger, asking, decision, "").body, decision.booking(asking, request_of(asking), 3.0)
     assert (binding.metadata.uid, binding.target.kind, binding.target.name) == ("p", "Node", "n")
     assert booking is not None
     assert (booking.uid, booking.node, booking.assumed_at, booking.allocation) == ("p", "n", 3.0, decision.allocation)
@@ -245,7 +246,7 @@ def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
     engine = PlacementEngine(ledger)
     assert bool(engine.demand) is bool(placement)
     for number, gpus in enumerate(sizes):
-        ledger.apply(NodeApplied(gpu_node("wide", mode="cgpu", sizes=[15360] * gpus, placement=placement)))
+        ledger.apply_node(gpu_node("wide", mode="cgpu", sizes=[15360] * gpus, placement=placement))
         book(ledger, f"wide{number}", "wide", share(f"GPU-wide-{gpus - 1}", 1024))
         found = engine.scores(request.shape, request.host).tolist()
         arrays = ledger.node_arrays
@@ -317,7 +318,7 @@ def booked(policy: Placement, gpus: Sequence[int], asked: Sequence[int]) -> list
     ledger = Ledger(Configuration(placement=policy))
     names = [f"n{i}" for i in range(len(gpus))]
     for name, count in zip(names, gpus, strict=True):
-        ledger.apply(NodeApplied(gpu_node(name, mode="default", sizes=[24_000] * count)))
+        ledger.apply_node(gpu_node(name, mode="default", sizes=[24_000] * count))
     engine, found = PlacementEngine(ledger), []
     for i, count in enumerate(asked):
         asking = pod(f"p{i}", asks={"nvidia.com/gpu": count})
@@ -331,7 +332,7 @@ def booked(policy: Placement, gpus: Sequence[int], asked: Sequence[int]) -> list
         if isinstance(decision, Decision):
             booking = decision.booking(asking, request, 0.0)
             assert booking is not None
-            ledger.apply(Assumed(booking))
+            ledger.assume(booking)
         found.append(name)
     return found
 

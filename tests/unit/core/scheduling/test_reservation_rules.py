@@ -22,16 +22,6 @@ from gputile.core.devices.allocation import (
     encode_reservation,
     reservation_of,
 )
-from gputile.core.ledger.events import (
-    Assumed,
-    Forgotten,
-    NodeApplied,
-    NodeDeleted,
-    PodApplied,
-    PodDeleted,
-    PodsReplaced,
-    TimePassed,
-)
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
 from gputile.core.scheduling.bind import (
@@ -69,7 +59,7 @@ def holding(
 def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
     ledger = ledger_of(gpu_node(mode="cgpu", sizes=sizes), configuration=GANGS)
     for each in pods:
-        ledger.apply(PodApplied(each))
+        ledger.apply_pod(each)
     return ledger
 
 
@@ -106,7 +96,7 @@ def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool
         notes = {RESERVATION_ANNOTATION: encode_reservation(hold)}
         meta = msgspec.structs.replace(asking.metadata, labels=labels, annotations=notes)
         held.append(msgspec.structs.replace(asking, metadata=meta))
-        ledger.apply(PodApplied(held[-1]))
+        ledger.apply_pod(held[-1])
     assert isinstance(claimed(ledger, held[0]), PodBinding) == starts
 
 
@@ -118,7 +108,7 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     ledger = ledger_with(stripped)
     assert problem(ledger, stripped, 0) == "1 of the 2 reservations of its plan exist so far"
     assert isinstance(claimed(ledger, stripped), Refusal)
-    ledger.apply(PodApplied(second))
+    ledger.apply_pod(second)
     assert isinstance(claimed(ledger, stripped), PodBinding)
 
 
@@ -128,11 +118,11 @@ def test_a_held_gpu_is_not_given_to_others() -> None:
     ledger = ledger_with(held, sizes=(GIB15,))
     assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
     assert isinstance(claimed(ledger, pod("small", mem=5)), PodBinding)
-    ledger.apply(TimePassed(LATER - 1))
+    ledger.set_time(LATER - 1)
     assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
-    ledger.apply(TimePassed(LATER))
+    ledger.set_time(LATER)
     assert isinstance(claimed(ledger, pod("thief", mem=6)), PodBinding)
-    ledger.apply(PodApplied(held))
+    ledger.apply_pod(held)
     assert ledger.booking("a") is None, "what has ended does not begin again"
 
 
@@ -145,10 +135,10 @@ def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     assert isinstance(binding, PodBinding)
     booking = binding.booking
     assert booking is not None
-    ledger.apply(Assumed(booking))
-    ledger.apply(PodApplied(first))
+    ledger.assume(booking)
+    ledger.apply_pod(first)
     assert ledger.booking("a") == booking, "old news does not undo a Binding under way"
-    ledger.apply(Forgotten("a"))
+    ledger.forget("a")
     assert ledger.booking("a") == before
 
 
@@ -157,12 +147,12 @@ def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -
     ledger = ledger_with(
         holding(member("a", 1), 0, units=1), holding(member("b"), 1), holding(member("c", 5), 1, units=5)
     )
-    ledger.apply(PodApplied(holding(member("a", 1), 1, units=1)))
+    ledger.apply_pod(holding(member("a", 1), 1, units=1))
     assert ledger.node_arrays.used[0, :2].tolist() == [0, 16 * 1024]
-    ledger.apply(PodApplied(member("a", 1)))
-    ledger.apply(PodDeleted("b"))
+    ledger.apply_pod(member("a", 1))
+    ledger.remove_pod("b")
     assert ledger.node_arrays.used[0, :2].tolist() == [0, 5 * 1024]
-    ledger.apply(PodsReplaced([]))
+    ledger.replace_pods([])
     assert not list(ledger.bookings())
 
 
@@ -170,8 +160,8 @@ def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -
 def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     """Without the admission webhook that protects it, anybody could have written the annotation."""
     ledger = Ledger(Configuration())
-    ledger.apply(NodeApplied(gpu_node(mode="cgpu")))
-    ledger.apply(PodApplied(holding(member("a"), 0)))
+    ledger.apply_node(gpu_node(mode="cgpu"))
+    ledger.apply_pod(holding(member("a"), 0))
     assert ledger.booking("a") is None
     assert problem(ledger, member("a"), 0) == ""
     assert reserved_node(ledger, holding(member("a"), 0), 0) is None
@@ -187,7 +177,7 @@ def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
         (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, reserved for default/a, is gone"),
     ):
         ledger = ledger_of(change, configuration=GANGS)
-        ledger.apply(PodApplied(held))
+        ledger.apply_pod(held)
         assert text in problem(ledger, held, 0)
 
 
@@ -290,8 +280,8 @@ def test_a_pod_is_bound_once() -> None:
 @pytest.mark.requirement("M13")
 def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     ledger, first, second = share_node(), holding(member("a"), 0), holding(member("b"), 1)
-    ledger.apply(PodApplied(first))
-    ledger.apply(PodApplied(second))
+    ledger.apply_pod(first)
+    ledger.apply_pod(second)
     assert [waits_for_first(ledger, uid) for uid in ("a", "b", "gone")] == [False, True, False]
     told = verdict_on(ledger, second)
     assert isinstance(told, Refusal)
@@ -309,7 +299,7 @@ def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     assert binding.is_executed(bound)
     assert not binding.is_executed(pod("p", mem=4, node="elsewhere", annotations=bound.metadata.annotations))
     before = ledger.booking("p")
-    ledger.apply(PodApplied(bound))
+    ledger.apply_pod(bound)
     by_watch = ledger.booking("p")
     pod_was_read(ledger, "p", before, pod("p", mem=4, node="elsewhere"), 9.0)
     assert ledger.booking("p") is by_watch
@@ -333,13 +323,13 @@ def test_what_a_large_plan_costs_each_filter_is_bounded() -> None:
             notes = {RESERVATION_ANNOTATION: encode_reservation(hold)}
             meta = msgspec.structs.replace(asking.metadata, annotations=notes)
             pods.append(msgspec.structs.replace(asking, metadata=meta))
-            ledger.apply(PodApplied(pods[-1]))
+            ledger.apply_pod(pods[-1])
         assert [reserved_node(ledger, each, 0) for each in pods[:3]] == ["n0", "n1", "n2"]
         book(ledger, "thief", "n2", share("GPU-n2-0", GIB15))
         assert [isinstance(reserved_node(ledger, each, 0), Refusal) for each in pods[:3]] == [True, False, True]
-        ledger.apply(PodDeleted("thief"))
+        ledger.remove_pod("thief")
         assert reserved_node(ledger, pods[0], 0) == "n0"
-        ledger.apply(NodeDeleted("n3"))
+        ledger.remove_node("n3")
         assert isinstance(reserved_node(ledger, pods[0], 0), Refusal)
         return calls(lambda: reserved_node(ledger, pods[1], 0))
 

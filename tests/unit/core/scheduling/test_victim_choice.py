@@ -20,7 +20,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.ledger.events import PodApplied
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch
@@ -83,7 +82,7 @@ class Cluster:
     def engine(self) -> PlacementEngine:
         ledger = ledger_of(*self.nodes)
         for bound in self.pods.values():
-            ledger.apply(PodApplied(bound))
+            ledger.apply_pod(bound)
         return PlacementEngine(ledger)
 
     def rules(self, evicted: Collection[str] = (), forbidden: Collection[str] = ()) -> EvictionRules:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION as ALLOCATION
 from gputile.core.kube_predicates.node_answers import node_refusals
-from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
 from gputile.core.refusal import FitRule, PredicateRule, Refusal, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
@@ -22,16 +22,16 @@ ASKS = ({"mem": 3}, {"mem": 9}, {"mem": 6, "count": 2}, {"nvidia.com/gpu": 1}, {
 
 
 @st.composite
-def events(draw: st.DrawFn) -> LedgerEvent:
+def events(draw: st.DrawFn) -> Pod | str:
+    """Return a pod to apply, or the UID of one to remove."""
     name, number = draw(st.sampled_from(NAMES)), draw(st.integers(0, 3))
     kind = draw(st.sampled_from(["pod", "pod", "pod", "gone", "plain"]))
     if kind == "gone":
-        return PodDeleted(f"p{number}")
+        return f"p{number}"
     if kind == "plain":
-        return PodApplied(pod(f"q{number}", node=name, cpu="3"))
+        return pod(f"q{number}", node=name, cpu="3")
     held = share(f"GPU-{name}-{draw(st.integers(0, 1))}", draw(st.sampled_from([1024, 4096, 8192])))
-    bound = pod(f"p{number}", node=name, annotations={ALLOCATION: allocation_text(held)}, mem=held.mib // 1024)
-    return PodApplied(bound)
+    return pod(f"p{number}", node=name, annotations={ALLOCATION: allocation_text(held)}, mem=held.mib // 1024)
 
 
 def told(refusal: Refusal[FitRule] | None) -> tuple[FitRule, str] | None:
@@ -39,12 +39,15 @@ def told(refusal: Refusal[FitRule] | None) -> tuple[FitRule, str] | None:
 
 
 @given(st.lists(st.tuples(events(), st.sampled_from(ASKS)), max_size=20))
-def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, dict[str, int]]]) -> None:
+def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[Pod | str, dict[str, int]]]) -> None:
     ledger = ledger_of(*(gpu_node(name, mode=mode, sizes=[8192] * count) for name, mode, count in NODES))
     engine = PlacementEngine(ledger)
     refusals = Refusals(engine)
     for event, asks in steps:
-        ledger.apply(event)
+        if isinstance(event, str):
+            ledger.remove_pod(event)
+        else:
+            ledger.apply_pod(event)
         request = request_of(pod(asks=asks))
         names = (*NAMES, "unknown")
         found, numbers = refusals.told(request, np.array([ledger.row_of.get(name, -1) for name in names]))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -64,7 +63,7 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
     """
     ledger, predicates = Ledger(configuration), Predicates(nodes)
     for machine in nodes:
-        ledger.apply(NodeApplied(machine))
+        ledger.apply_node(machine)
     engine, found = PlacementEngine(ledger), list[Any]()
     for each in pods:
         request = engine.request(each)
@@ -87,7 +86,7 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
         annotations = each.metadata.annotations | decision.annotations(each)
         meta = msgspec.structs.replace(each.metadata, annotations=annotations)
         spec = msgspec.structs.replace(each.spec, node_name=best)
-        ledger.apply(PodApplied(msgspec.structs.replace(each, metadata=meta, spec=spec)))
+        ledger.apply_pod(msgspec.structs.replace(each, metadata=meta, spec=spec))
         predicates.place(each, best)
         found.append((best, decision.allocation, len(feasible)))
     return found, ledger

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.views.inspect import (
     GpuSummary,
@@ -147,9 +146,9 @@ def test_what_is_shown_of_gpus_is_what_the_ledger_counts(
         text = allocation_text(*of_gpus.values(), whole=whole)
         pods.append(pod(f"p{number}", node="n", mem=1, annotations={ALLOCATION_ANNOTATION: text}))
     ledger = Ledger(Configuration())
-    ledger.apply(NodeApplied(node))
+    ledger.apply_node(node)
     for each in pods:
-        ledger.apply(PodApplied(each))
+        ledger.apply_pod(each)
     (shown,) = node_summaries([node], pods, Configuration(), 0)
     arrays, row = ledger.node_arrays, ledger.row_of["n"]
     counted = zip(arrays.used[row], arrays.percent[row], arrays.pods[row], strict=True)

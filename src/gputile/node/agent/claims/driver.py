@@ -19,10 +19,10 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gputile.api.conversion import VersionedCodec
 from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import DRIVER, EventReason, Mode
-from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup

@@ -23,11 +23,11 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import VersionedCodec
 from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
-from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, KubeletEntry, Limits, directory_name
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
