@@ -18,6 +18,7 @@ from gputile.api.well_known import PLACEMENT_LABEL as PLACEMENT
 from gputile.core.devices.allocation import Allocation, GpuShare, decode_allocation, encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -115,11 +116,17 @@ def share(uuid: str, mib: int, percent: int = 0) -> GpuShare:
 
 
 def book(
-    ledger: Ledger, uid: str, node: str, *shares: GpuShare, namespace: str = "default", whole: bool = False
+    ledger: Ledger,
+    uid: str,
+    node: str,
+    *shares: GpuShare,
+    namespace: str = "default",
+    whole: bool = False,
+    host: HostResources = NO_HOST_RESOURCES,
 ) -> None:
     """Assume a booking as it stands, lies included."""
     allocation = Allocation(shares, {}, 1024, whole=whole)
-    ledger.assume(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0))
+    ledger.assume(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0, host=host))
 
 
 def allocation_text(*shares: GpuShare, whole: bool = False) -> str:

@@ -78,7 +78,8 @@ def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total:
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        worth = NEED_WEIGHT * min(need.share * remaining / max(room, 1e-9), 1.0) ** NEED_POWER
+        wanted = max(need.share * remaining, need.gpus)  # one such pod at least: on a small cluster its share is less
+        worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))
             hosts.append(host)
@@ -193,7 +194,8 @@ def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hos
     if state.needs:
         other += _reserve(state, left, placed.whole, after, hosts) - _reserve(state, cpu, whole, before, hosts)
     step = GPU_STEP if trial.gpus else CPU_STEP
-    result: Float64 = placed.change + np.floor(other / step + 1e-9) * step
+    opened = whole - placed.whole
+    result: Float64 = placed.change + np.floor(other / step + 1e-9) * step - opened / STEPS_PER_GPU
     return result
 
 
@@ -239,7 +241,8 @@ def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
 STEPS_PER_GPU = 2500
 """Scores are integers, in steps of 1/2500 GPU; smaller differences are ignored."""
 FULLNESS_STEPS = 64
-"""For whole GPUs, the fullest of equally good nodes is best. For shares, this would cost one point of allocation."""
+"""For whole GPUs, the fullest of equally good nodes is best. For shares this would cost one point of allocation, so an
+unused GPU costs only one step more than a GPU in use."""
 _WIDEST = 4.0  # changes of worth are clipped to this many GPUs
 # By ``ServingMode``: whether a node offers whole GPUs, and whether it offers GPUs that gputile books.
 _WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])

@@ -13,7 +13,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.placement.prices import WHOLE_GPU, Demand
 
-PRIOR_PODS = 40.0
+PRIOR_PODS = 10.0
 """The number of pods that the assumed initial demand counts as."""
 HALF_LIFE = 20_000.0
 """The number of pods after which an earlier pod counts half."""
@@ -73,8 +73,8 @@ class DemandEstimator:
         return Demand(gpus, milli, cpu, tuple(kind[3] for kind in kinds), weight, cpu_per_mib)
 
 
-FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
-"""Prices are due after 25 pods, then after growing intervals of at most 500 pods."""
+FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
+"""Prices are due after 3 pods, then after growing intervals of at most 500 pods. A small cluster is soon full."""
 _SEEN = 65_536
 _AT_ONCE = 500
 _MOST_MODELS = 64  # a pod that names more counts as accepting any, since kinds are stored for a long time

@@ -112,10 +112,10 @@ def _used(rows: list[int], workload: Workload, arrivals: Arrivals) -> int:
     [
         ("binpack", MIX, "844295c88f34d9d6", 98.02),
         ("spread", MIX, "e3a16ef32b2bcb5d", 75.58),
-        ("packing", MIX, "fbab4d0161f4a5f4", 99.03),
+        ("packing", MIX, "f7f7a2c5c286a5a3", 99.14),
         ("binpack", PLENTY_WITHOUT_GPUS, "4260ecc2d57572f8", 95.08),
         ("spread", PLENTY_WITHOUT_GPUS, "f3e1c058c6148ac9", 82.66),
-        ("packing", PLENTY_WITHOUT_GPUS, "1b93ba7dda685649", 96.94),
+        ("packing", PLENTY_WITHOUT_GPUS, "6de2b3134a810d6e", 96.73),
     ],
     ids=lambda each: {MIX: "mix", PLENTY_WITHOUT_GPUS: "plenty-without-gpus"}.get(each, each),
 )

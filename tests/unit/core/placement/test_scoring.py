@@ -91,7 +91,17 @@ def test_a_share_does_not_break_what_others_need() -> None:
 
 def test_of_equal_gpus_the_fullest() -> None:
     """Halves: a GPU's last half and a whole GPU lose the same, and the opened one is finished first."""
-    assert best(demand((1, 500, 1000, 1.0)), [64000], [[1000, 500]], Ask(1, 500, 1000)) == (0, 1)
+    halves = demand((1, 500, 1000, 1.0))
+    assert best(halves, [64000], [[1000, 500]], Ask(1, 500, 1000)) == (0, 1)
+    for used in (0, 1):  # no other node's GPU is opened either, in whatever order the nodes come
+        free = [[500 if i == used else 1000] for i in range(2)]
+        assert best(halves, [64000] * 2, free, Ask(1, 500, 1000)) == (used, 0)
+
+
+def test_on_a_small_cluster_one_pod_of_several_gpus_is_expected() -> None:
+    """A 25th of the demand is for pods of four GPUs: of eight free GPUs less than one, but four or nothing is asked."""
+    wanted = demand((1, 500, 1000, 192.0), (4, 1000, 1000, 1.0))
+    assert best(wanted, [64000] * 2, [[1000] * 4, [1000, 1000, 1000, 0]], Ask(1, 500, 1000))[0] == 1
 
 
 MIXED_CPU = demand((1, 1000, 4000, 1.0), (1, 1000, 40000, 1.0), (0, 0, 8000, 0.1))

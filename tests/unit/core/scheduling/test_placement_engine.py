@@ -87,7 +87,7 @@ def machines(placement: Placement = "binpack", bare: Sequence[str] = ()) -> Plac
     nodes += [gpu_node(name, sizes=[], allocatable=room) for name in bare]
     ledger = ledger_of(*nodes, configuration=Configuration(placement=placement))
     for number, name in enumerate(["half", "full", "full"]):
-        book(ledger, f"p{number}", name, share(f"GPU-{name}-{number // 2}", 8192))
+        book(ledger, f"p{number}", name, share(f"GPU-{name}-{number // 2}", 8192), host=HostResources(1000, 0))
     return PlacementEngine(ledger)
 
 
